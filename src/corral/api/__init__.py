@@ -1,0 +1,1 @@
+"""The HTTP API: routes parse and answer, nothing more."""

@@ -1,0 +1,1 @@
+"""Device probes: NVIDIA, AMD and simulated devices behind one port."""

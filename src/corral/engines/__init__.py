@@ -1,0 +1,1 @@
+"""Engines carry commands to nodes and reports back; no engine knows another."""

@@ -1,0 +1,1 @@
+"""The embedded engine: one agent process per node on this machine."""

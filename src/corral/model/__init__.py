@@ -1,0 +1,1 @@
+"""Frozen types, ids, events, commands, transitions and the error tree."""

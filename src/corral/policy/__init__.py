@@ -1,0 +1,1 @@
+"""Pure decisions: ordering, offering, feasibility, bidding, arbitration, placement, fairness, recovery, admission."""

@@ -1,0 +1,1 @@
+"""Typed settings and wiring: the one place that builds things."""

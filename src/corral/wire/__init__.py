@@ -1,0 +1,1 @@
+"""Versioned data transfer objects of the HTTP boundary (pydantic)."""
