@@ -1,0 +1,1 @@
+"""Scripts of the repository, run with `python -m scripts.NAME` from its root."""

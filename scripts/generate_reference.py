@@ -1,0 +1,213 @@
+"""Write docs/reference/{errors,settings,cli}.md from the objects that they describe.
+
+`python -m scripts.generate_reference` (or `make docs`) writes them; `--check` changes nothing and fails when one is
+out of date. tests/test_documented.py holds the committed pages against what this module says.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import types
+from collections.abc import Callable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Literal, Union, get_args, get_origin
+
+import click
+import typer
+from pydantic_core import PydanticUndefined
+from pydantic_settings import BaseSettings
+
+REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
+NOTE = "<!-- Written by `make docs` from the code: change it there. -->"
+
+
+def undocumented(what: str) -> ValueError:
+    """Return the error for a thing that says nothing about itself."""
+    return ValueError(f"{what} has no description: give it one, the reference is written from it")
+
+
+def cell(text: str) -> str:
+    """Make ``text`` fit a table cell: one line, no column breaks, plain code marks."""
+    return " ".join(text.replace("``", "`").replace("|", "\\|").split())
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def errors_page() -> str:
+    """Describe every class of the error tree, in the order of the source."""
+    from corral.model.errors import CorralError, by_code
+
+    kinds = sorted(by_code().values(), key=lambda kind: (inspect.getsourcelines(kind)[1], kind.code))
+    rows = []
+    for kind in kinds:
+        if kind.__module__ != CorralError.__module__:
+            raise ValueError(f"{kind.__qualname__} stands outside corral.model.errors: the tree is one file")
+        if not kind.__doc__:
+            raise undocumented(kind.__qualname__)
+        rows.append([f"`{kind.code}`", kind.category.value, "yes" if kind.retryable else "no", cell(kind.__doc__)])
+    return "\n".join(
+        [
+            "# Error codes",
+            "",
+            NOTE,
+            "",
+            "Every refusal carries one of these codes. A code never changes its meaning; *retryable* says whether the",
+            "same call may succeed later. The category decides the exit code of the command and the HTTP status.",
+            "",
+            table(["code", "category", "retryable", "meaning"], rows),
+        ]
+    )
+
+
+def type_name(kind: object) -> str:
+    """Return how a person would write a type: `Path | None`, `one of a, b`, `list[str]`."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return type_name(args[0])
+    if origin is Literal:
+        return "one of " + ", ".join(str(arg) for arg in args)
+    if origin in {Union, types.UnionType}:
+        return " | ".join(type_name(arg) for arg in args)
+    if origin is not None:
+        return f"{type_name(origin)}[{', '.join('...' if arg is Ellipsis else type_name(arg) for arg in args)}]"
+    if kind is type(None):
+        return "None"
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return "one of " + ", ".join(str(member.value) for member in kind)
+    return getattr(kind, "__name__", str(kind))
+
+
+def setting_default(default: object, factory: object) -> str:
+    """Return the default as text; what is worked out at run time is called so."""
+    if factory is not None:
+        return "worked out at start"
+    if default is PydanticUndefined:
+        return "required"
+    if isinstance(default, Enum):
+        default = default.value
+    if default is None or default == "":
+        return "none"
+    return f"`{cell(str(default))}`"
+
+
+def settings_rows(kind: type[BaseSettings]) -> list[list[str]]:
+    """Return one row for each field: environment variable, name, type, default, description."""
+    prefix = str(kind.model_config.get("env_prefix", ""))
+    rows = []
+    for name, field in kind.model_fields.items():
+        if not field.description:
+            raise undocumented(f"the setting {name}")
+        alias = field.validation_alias
+        variable = alias if isinstance(alias, str) else f"{prefix}{name}"
+        default = setting_default(field.default, field.default_factory)
+        described = cell(field.description)
+        rows.append([f"`{variable.upper()}`", f"`{name}`", cell(type_name(field.annotation)), default, described])
+    return rows
+
+
+def settings_page() -> str:
+    """Describe every field of corral.runtime.settings.Settings."""
+    from corral.runtime.settings import Settings
+
+    return "\n".join(
+        [
+            "# Settings",
+            "",
+            NOTE,
+            "",
+            cell((Settings.__doc__ or "").split("\n\n")[0]),
+            "",
+            table(["environment", "name", "type", "default", "meaning"], settings_rows(Settings)),
+        ]
+    )
+
+
+def commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield every visible command below ``command`` with its path, groups before their members."""
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name=path[-1])
+        for name in command.list_commands(context):
+            member = command.get_command(context, name)
+            if member is not None and not member.hidden:
+                yield from commands(member, (*path, name))
+
+
+def plain(text: str) -> str:
+    """Strip rich's markup and the form feeds with which click ends a help text early."""
+    return re.sub(r"\[/?[a-z ]+\]", "", text.split("\f")[0]).replace("``", "`").strip()
+
+
+def paragraphs(text: str) -> str:
+    """Join the lines of each paragraph of a help text, keeping blocks that forbid it (backspace mark)."""
+    blocks = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(
+        "```\n" + block.removeprefix("\b\n") + "\n```" if block.startswith("\b\n") else " ".join(block.split())
+        for block in blocks
+    )
+
+
+def parameter_rows(command: click.Command, context: click.Context, path: tuple[str, ...]) -> list[list[str]]:
+    """Return one row for each visible argument and option of a command."""
+    rows = []
+    for parameter in command.get_params(context):
+        if getattr(parameter, "hidden", False) or "--help" in parameter.opts:
+            continue
+        described = getattr(parameter, "help", None)
+        if not described:
+            raise undocumented(f"{parameter.human_readable_name} of `{' '.join(path)}`")
+        if isinstance(parameter, click.Option):
+            spelled = ", ".join(f"`{spelling}`" for spelling in (*parameter.opts, *parameter.secondary_opts))
+            if not parameter.is_flag and not parameter.count:
+                spelled += f" {parameter.make_metavar(context)}"
+        else:
+            spelled = f"`{parameter.make_metavar(context)}`"
+        rows.append([cell(spelled), cell(plain(described))])
+    return rows
+
+
+def cli_page() -> str:
+    """Describe every command of corral.cli with its arguments and options."""
+    from corral.cli import app
+
+    parts = ["# Command line", "", NOTE, ""]
+    for path, command in commands(typer.main.get_command(app), ("corral",)):
+        described = plain(command.help or command.short_help or "")
+        if not described:
+            raise undocumented(f"the command `{' '.join(path)}`")
+        context = click.Context(command, info_name=" ".join(path))
+        parts += [f"## {' '.join(path)}", "", paragraphs(described), ""]
+        parts += ["    " + " ".join([" ".join(path), *command.collect_usage_pieces(context)]), ""]
+        if rows := parameter_rows(command, context, path):
+            parts += [table(["argument or option", "meaning"], rows)]
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {"errors.md": errors_page, "settings.md": settings_page, "cli.md": cli_page}
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages, or with ``--check`` name those that are out of date; return the exit status."""
+    stale = []
+    for name, page in PAGES.items():
+        path, text = REFERENCE / name, page()
+        if path.exists() and path.read_text() == text:
+            continue
+        stale.append(name)
+        if "--check" not in arguments:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    for name in stale:
+        print(f"docs/reference/{name}: {'out of date, run make docs' if '--check' in arguments else 'written'}")
+    return 1 if stale and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,23 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Deterministic: the same tree gives the same verdict. No deadline: a busy machine is no bug.
+settings.register_profile("corral", derandomize=True, deadline=None, print_blob=True)
+settings.load_profile("corral")
+
+
+@pytest.fixture
+def state_dir() -> Iterator[Path]:
+    """Give a private directory with a short path: the path of a unix socket must fit into 107 bytes."""
+    path = Path(tempfile.mkdtemp(prefix="c", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)

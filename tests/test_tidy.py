@@ -1,0 +1,128 @@
+"""The house stays tidy: short files, short functions, no default drawers, imports without effects."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+DRAWERS = {"utils", "util", "common", "helpers", "helper", "misc", "shared", "stuff"}
+# Alembic runs these by path, inside its own context; nobody imports them.
+LOADED_BY_PATH = ("corral.storage.migrations",)
+
+# Runs in a fresh interpreter. Watches through an audit hook what importing every module does, prints one JSON object.
+PROBE = r"""
+import importlib, json, logging, os, signal, sys, threading
+
+names = json.loads(sys.argv[1])
+effects, current = [], "?"
+WATCHED = {
+    "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink", "os.link", "os.chmod", "os.chown", "os.truncate",
+    "os.putenv", "os.unsetenv", "os.fork", "os.forkpty", "os.kill", "os.system", "os.exec", "os.posix_spawn",
+    "os.chdir", "subprocess.Popen", "socket.__new__", "socket.bind", "socket.connect", "socket.getaddrinfo",
+    "sqlite3.connect", "signal.pthread_kill", "shutil.rmtree", "tempfile.mkstemp", "tempfile.mkdtemp",
+    "_thread.start_new_thread", "fcntl.flock", "fcntl.lockf",
+}
+
+
+def watch(event, args):
+    if event == "open":
+        path, mode, flags = args
+        writes = isinstance(mode, str) and any(letter in mode for letter in "wax+")
+        if writes or (flags or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            effects.append(f"{current}: opens {path!r} for writing")
+    elif event in WATCHED:
+        effects.append(f"{current}: {event} {args!r:.120}")
+
+
+def state():
+    return {
+        "environment": dict(os.environ),
+        "signal handlers": {int(s): repr(signal.getsignal(s)) for s in signal.valid_signals()},
+        "root logger": [logging.root.level, [repr(h) for h in logging.root.handlers]],
+        "threads": [t.name for t in threading.enumerate()],
+        "descriptors": sorted(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else [],
+        "search path": list(sys.path),
+        "directory": os.getcwd(),
+        "umask": (lambda mask: (os.umask(mask), mask)[1])(os.umask(0o077)),
+        "standard streams": [id(sys.stdin), id(sys.stdout), id(sys.stderr), repr(sys.excepthook)],
+    }
+
+
+before = state()
+sys.addaudithook(watch)
+for current in names:
+    importlib.import_module(current)
+current = "afterwards"
+after = state()
+effects += [f"changed: {what}: {before[what]!r} -> {after[what]!r}" for what in before if before[what] != after[what]]
+print(json.dumps(effects))
+"""
+
+
+def python_files(*tops: str) -> Iterator[Path]:
+    for top in tops:
+        yield from sorted(path for path in (ROOT / top).rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def module_names() -> list[str]:
+    names = []
+    for path in python_files("src/corral"):
+        parts = path.relative_to(ROOT / "src").with_suffix("").parts
+        names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return [name for name in names if not name.startswith(LOADED_BY_PATH)]
+
+
+def test_files_are_short() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in python_files("src", "tests", "bench", "demo", "scripts")}
+    too_long = [f"{path.relative_to(ROOT)}: {lines} lines" for path, lines in lengths.items() if lines > FILE_LINES_MAX]
+    assert too_long == []
+
+
+def test_functions_are_short() -> None:
+    too_long = []
+    for path in python_files("src"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > FUNCTION_LINES_MAX:
+                    too_long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines")
+    assert too_long == []
+
+
+def test_there_is_no_default_drawer() -> None:
+    tops = ("src", "tests", "bench", "demo", "scripts")
+    drawers = [
+        str(path.relative_to(ROOT))
+        for path in python_files(*tops)
+        if DRAWERS & {part.removesuffix(".py").strip("_") for part in path.relative_to(ROOT).parts}
+    ]
+    assert drawers == []
+
+
+def test_importing_any_module_has_no_effects(tmp_path: Path) -> None:
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    names = module_names()
+    assert {"corral", "corral.model", "corral.cli"} <= set(names)
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROBE, json.dumps(names)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == ""
+    printed, _, report = ended.stdout.rstrip("\n").rpartition("\n")
+    assert printed == ""
+    assert json.loads(report) == []
+    assert list(tmp_path.iterdir()) == []
