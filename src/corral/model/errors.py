@@ -1,0 +1,296 @@
+"""The one tree of corral's errors: every class has a stable code, a category and a retryable flag.
+
+The category decides the process exit code of the command line and the HTTP status of the API (each maps it in one
+place); the code is what programs match on and never changes its meaning. A refusal that is an expected answer
+(a job that does not fit a quota, a stale proposal) travels as a :class:`Refusal` value and becomes an exception only
+at the edge that has to raise one.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import ClassVar
+
+import msgspec
+
+
+class Category(StrEnum):
+    """What kind of mistake or fault an error is."""
+
+    USAGE = "usage"
+    NOT_FOUND = "not-found"
+    DENIED = "denied"
+    CONFLICT = "conflict"
+    UNAVAILABLE = "unavailable"
+    FAULT = "fault"
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """An expected "no": the stable ``code`` of the error class, one line of text, the field and a way out."""
+
+    code: str
+    message: str
+    field: str | None = None
+    hint: str | None = None
+
+    def line(self) -> str:
+        """Return the refusal as the one line a person reads."""
+        where = f"{self.field}: " if self.field else ""
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{where}{self.message}{hint}"
+
+
+class CorralError(Exception):
+    """Root of the tree. ``code`` is stable; ``retryable`` says whether the same call may succeed later."""
+
+    code: ClassVar[str] = "CORRAL"
+    category: ClassVar[Category] = Category.FAULT
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, field: str | None = None, hint: str | None = None) -> None:
+        self.refusal = Refusal(self.code, message, field, hint)
+        super().__init__(self.refusal.line())
+
+    @classmethod
+    def of(cls, refusal: Refusal) -> CorralError:
+        """Return the exception of the class whose code the refusal carries (``CorralError`` when unknown)."""
+        kind = by_code().get(refusal.code, cls)
+        return kind(refusal.message, field=refusal.field, hint=refusal.hint)
+
+
+class UsageError(CorralError):
+    """The request is wrong in itself; repeating it cannot help."""
+
+    code = "USAGE"
+    category = Category.USAGE
+
+
+class JobFileUnreadable(UsageError):
+    """The job file cannot be read, is too large, or is not YAML."""
+
+    code = "JOB_FILE_UNREADABLE"
+
+
+class UnknownField(UsageError):
+    """A field that corral does not know; the nearest right name is in the hint."""
+
+    code = "UNKNOWN_FIELD"
+
+
+class InvalidField(UsageError):
+    """A field has the wrong type, is out of range, or contradicts another."""
+
+    code = "INVALID_FIELD"
+
+
+class MissingField(UsageError):
+    """A required field is absent."""
+
+    code = "MISSING_FIELD"
+
+
+class DuplicateName(UsageError):
+    """The same key, job, tenant or queue name is given twice."""
+
+    code = "DUPLICATE_NAME"
+
+
+class DependencyCycle(UsageError):
+    """Jobs wait for each other in a circle through ``after``."""
+
+    code = "DEPENDENCY_CYCLE"
+
+
+class UnknownDependency(UsageError):
+    """``after`` names a job that does not exist, or a name that several live jobs share."""
+
+    code = "UNKNOWN_DEPENDENCY"
+
+
+class PathNotFound(UsageError):
+    """A working directory or a file to mount does not exist."""
+
+    code = "PATH_NOT_FOUND"
+
+
+class PathUnsafe(UsageError):
+    """A mount target leaves the task's directory, or a path holds a NUL byte."""
+
+    code = "PATH_UNSAFE"
+
+
+class Unschedulable(UsageError):
+    """No arrangement of this pool could ever run the job."""
+
+    code = "UNSCHEDULABLE"
+
+
+class QuotaExceeded(UsageError):
+    """The job alone is larger than the limit of its tenant or queue."""
+
+    code = "QUOTA_EXCEEDED"
+
+
+class TooManyJobs(CorralError):
+    """The tenant or the pool holds as many unfinished jobs as it may."""
+
+    code = "TOO_MANY_JOBS"
+    category = Category.CONFLICT
+    retryable = True
+
+
+class NotFound(CorralError):
+    """No such job, node, tenant, queue, task or token."""
+
+    code = "NOT_FOUND"
+    category = Category.NOT_FOUND
+
+
+class AmbiguousName(UsageError):
+    """A job name that several jobs share; use the number."""
+
+    code = "AMBIGUOUS_NAME"
+
+
+class Unauthenticated(CorralError):
+    """No token, or one that corral does not know."""
+
+    code = "UNAUTHENTICATED"
+    category = Category.DENIED
+
+
+class Forbidden(CorralError):
+    """The token is valid but its tenant or role does not allow this."""
+
+    code = "FORBIDDEN"
+    category = Category.DENIED
+
+
+class Conflict(CorralError):
+    """The object is not in a state that allows this."""
+
+    code = "CONFLICT"
+    category = Category.CONFLICT
+
+
+class IdempotencyMismatch(Conflict):
+    """The idempotency key was used before with another request."""
+
+    code = "IDEMPOTENCY_MISMATCH"
+
+
+class Stale(Conflict):
+    """A proposal, decision or command was made on a state that has moved on."""
+
+    code = "STALE"
+    retryable = True
+
+
+class Unavailable(CorralError):
+    """The pool cannot answer now."""
+
+    code = "UNAVAILABLE"
+    category = Category.UNAVAILABLE
+    retryable = True
+
+
+class DaemonNotRunning(Unavailable):
+    """Nothing answers at the pool's address."""
+
+    code = "DAEMON_NOT_RUNNING"
+
+
+class DaemonStartFailed(CorralError):
+    """The daemon did not become ready; the message says why and names its log."""
+
+    code = "DAEMON_START_FAILED"
+
+
+class AlreadyRunning(Conflict):
+    """A pool runs already on this state directory."""
+
+    code = "ALREADY_RUNNING"
+
+
+class PortTaken(Conflict):
+    """The address asked for is in use by another program."""
+
+    code = "PORT_TAKEN"
+
+
+class JobsRunning(Conflict):
+    """``corral down`` with live tasks needs ``--force`` or ``--leave-tasks``."""
+
+    code = "JOBS_RUNNING"
+
+
+class InsecureBinding(UsageError):
+    """Binding beyond loopback needs TLS or an explicit flag."""
+
+    code = "INSECURE_BINDING"
+
+
+class StateUnusable(CorralError):
+    """The state directory is missing, read-only, full, or belongs to somebody else."""
+
+    code = "STATE_UNUSABLE"
+
+
+class StoreFull(StateUnusable):
+    """The disk under the journal is full; nothing acknowledged is lost."""
+
+    code = "STORE_FULL"
+
+
+class StoreCorrupt(StateUnusable):
+    """The journal fails its check; the daemon stops instead of guessing."""
+
+    code = "STORE_CORRUPT"
+
+
+class StoreConflict(CorralError):
+    """Compare-and-append found another writer: this controller is no longer the leader."""
+
+    code = "STORE_CONFLICT"
+
+
+class SchemaTooNew(StateUnusable):
+    """The state was written by a newer corral."""
+
+    code = "SCHEMA_TOO_NEW"
+
+
+class DeviceProbeFailed(CorralError):
+    """The device library is missing, refuses, or hangs."""
+
+    code = "DEVICE_PROBE_FAILED"
+
+
+class DependencyMissing(CorralError):
+    """An optional part is not installed; the message names the extra."""
+
+    code = "DEPENDENCY_MISSING"
+
+
+class IllegalTransition(CorralError):
+    """An event does not fit the state it is applied to: a bug or a damaged journal."""
+
+    code = "ILLEGAL_TRANSITION"
+
+
+class EngineFault(CorralError):
+    """An agent or the fork server broke the protocol or cannot be reached."""
+
+    code = "ENGINE_FAULT"
+    retryable = True
+
+
+def by_code() -> dict[str, type[CorralError]]:
+    """Return every error class of the tree by its stable code."""
+    found: dict[str, type[CorralError]] = {}
+    todo: list[type[CorralError]] = [CorralError]
+    while todo:
+        kind = todo.pop()
+        found[kind.code] = kind
+        todo.extend(kind.__subclasses__())
+    return found

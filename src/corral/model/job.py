@@ -1,0 +1,250 @@
+"""Jobs, gangs and tasks: what was asked for and how far it is."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from corral.model.ids import DEFAULT_QUEUE, GangKey, JobId, NodeId, QueueName, TaskKey, TenantId
+from corral.model.resources import Amount, GangShape, Placement
+
+
+class Fencing(StrEnum):
+    """What losing contact means (architecture, decision 4)."""
+
+    EXCLUSIVE = "exclusive"
+    NONE = "none"
+
+
+class TaskState(StrEnum):
+    """The states of a task, in the order in which they are passed."""
+
+    PENDING = "pending"
+    PLACED = "placed"
+    STARTING = "starting"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    LOST = "lost"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        """Return whether the task can never run again in this incarnation."""
+        return self in _ENDED
+
+    @property
+    def holds(self) -> bool:
+        """Return whether the task holds its placement."""
+        return self in _HOLDING
+
+
+_ENDED = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.LOST, TaskState.CANCELLED})
+_HOLDING = frozenset({TaskState.PLACED, TaskState.STARTING, TaskState.RUNNING})
+
+
+class JobState(StrEnum):
+    """The states of a job; a gang uses the same."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        """Return whether this is a final state."""
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+class Cause(StrEnum):
+    """Why a task ended."""
+
+    EXITED = "exited"
+    SIGNAL = "signal"
+    MAX_DURATION = "max-duration"
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+    EXEC_FAILED = "exec-failed"
+    SETUP_FAILED = "setup-failed"
+    LAUNCH_FAILED = "launch-failed"
+    MEMORY = "memory"
+    LEASE_EXPIRED = "lease-expired"
+    GANG_STOPPED = "gang-stopped"
+    DEVICE_FAILED = "device-failed"
+    SHIM_LOST = "shim-lost"
+    NODE_LOST = "node-lost"
+
+
+class TaskExit(msgspec.Struct, frozen=True):
+    """How a task ended. Exactly one of ``exit_code`` and ``signal`` is set when the process ran to an end."""
+
+    cause: Cause
+    exit_code: int | None = None
+    signal: int | None = None
+    message: str = ""
+    started_at: float | None = None
+    ended_at: float | None = None
+    cpu_s: float | None = None
+    rss_max_mib: int | None = None
+    log_bytes: int | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Return whether the process ended by itself with code 0."""
+        return self.cause is Cause.EXITED and self.exit_code == 0
+
+
+class DependencyKind(StrEnum):
+    """When a dependency lets its job go: after success (default), after any end, after failure."""
+
+    SUCCEEDED = "succeeded"
+    ENDED = "ended"
+    FAILED = "failed"
+
+
+class Dependency(msgspec.Struct, frozen=True):
+    """A job that has to end first."""
+
+    job: JobId
+    kind: DependencyKind = DependencyKind.SUCCEEDED
+
+
+class CheckpointSpec(msgspec.Struct, frozen=True):
+    """How a job is asked to save itself: the signal name without ``SIG``, its grace and where it writes."""
+
+    signal: str = "USR1"
+    grace_s: float = 60.0
+    path: str | None = None
+
+
+class JobSpec(msgspec.Struct, frozen=True):
+    """A job as admitted: complete, with all defaults applied.
+
+    Exactly one of ``argv`` (run as it is, without a shell) and ``script`` (run by ``bash -c``) is set. ``points`` holds
+    one environment per gang (the array index is ``indices[gang]``). ``data`` names the shards that the job reads.
+    """
+
+    name: str
+    tenant: TenantId
+    shape: GangShape
+    argv: tuple[str, ...] = ()
+    script: str | None = None
+    setup: str | None = None
+    queue: QueueName = DEFAULT_QUEUE
+    envs: dict[str, str] = {}
+    workdir: str | None = None
+    file_mounts: dict[str, str] = {}
+    indices: tuple[int, ...] = (0,)
+    points: tuple[dict[str, str], ...] = ()
+    is_array: bool = False
+    max_duration_s: float | None = None
+    grace_s: float = 10.0
+    max_restarts: int = 0
+    priority: int = 0
+    after: tuple[Dependency, ...] = ()
+    data: tuple[str, ...] = ()
+    fencing: Fencing = Fencing.EXCLUSIVE
+    lease_s: float = 90.0
+    checkpoint: CheckpointSpec | None = None
+    restart_cost_s: float = 30.0
+
+    @property
+    def gangs(self) -> int:
+        """Return the number of gangs (array elements)."""
+        return len(self.indices)
+
+    def point(self, gang: int) -> dict[str, str]:
+        """Return the parameters of one gang as environment variables."""
+        return self.points[gang] if self.points else {}
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One rank of one incarnation of a gang."""
+
+    rank: int
+    state: TaskState = TaskState.PENDING
+    placement: Placement | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit: TaskExit | None = None
+
+
+class StopReason(StrEnum):
+    """Why a running gang is being stopped."""
+
+    CANCELLED = "cancelled"
+    RANK_ENDED = "rank-ended"
+    DEVICE_FAILED = "device-failed"
+    PREEMPTED = "preempted"
+    NODE_LOST = "node-lost"
+
+
+class Gang(msgspec.Struct, frozen=True):
+    """All ranks of one array element.
+
+    ``incarnation`` rises at each placement and never falls: an older one's messages are refused. ``restarts`` are those
+    charged against ``max_restarts``; ``moves`` (node loss, device failure, preemption) are free. ``avoid`` names the
+    nodes where it failed, newest last. Times are seconds since the epoch, usage is in milli-GPU seconds.
+    """
+
+    index: int
+    tasks: tuple[Task, ...]
+    state: JobState = JobState.PENDING
+    incarnation: int = 0
+    queued_at: float = 0.0
+    placed_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    stopping: StopReason | None = None
+    restarts: int = 0
+    moves: int = 0
+    avoid: tuple[NodeId, ...] = ()
+    used_gpu_milli_s: float = 0.0
+    lost_gpu_milli_s: float = 0.0
+    waited_s: float = 0.0
+
+    @property
+    def live(self) -> bool:
+        """Return whether any rank holds resources."""
+        return any(task.state.holds for task in self.tasks)
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """Return what the ranks that still hold something hold."""
+        return tuple(t.placement for t in self.tasks if t.placement is not None and t.state.holds)
+
+
+class Job(msgspec.Struct):
+    """A job in the controller's or an AppMaster's memory; changed only by ``transitions.apply_to_job``."""
+
+    id: JobId
+    spec: JobSpec
+    submitted_at: float
+    gangs: dict[int, Gang]
+    state: JobState = JobState.PENDING
+    started_at: float | None = None
+    ended_at: float | None = None
+    cancelled_by: str | None = None
+    message: str = ""
+    user: str = ""
+    open_gangs: int = 0
+
+    def gang_key(self, index: int) -> GangKey:
+        """Return the key of one of its gangs."""
+        return GangKey(self.id, index)
+
+    def task_key(self, gang: int, rank: int) -> TaskKey:
+        """Return the key of one of its tasks."""
+        return TaskKey(self.id, gang, rank)
+
+    @property
+    def held(self) -> Amount:
+        """Return what all its live tasks hold together."""
+        total = Amount()
+        for gang in self.gangs.values():
+            for placement in gang.placements:
+                total = total + Amount.of(placement)
+        return total

@@ -1,0 +1,194 @@
+"""What the controller and the agents say to each other through an Engine. Both ways are ordered and at-most-once.
+
+Everything an agent reports is repeated in its next hello until it is acknowledged; everything the controller commands
+is idempotent per (task, incarnation). ``epoch`` is the leader's: an agent refuses commands of an older one.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from corral.model.events import Decision, Fact
+from corral.model.ids import JobId, NodeId, TaskKey
+from corral.model.job import CheckpointSpec, Job, TaskExit
+from corral.model.resources import DeviceState, NodeSpec, Placement
+
+PROTOCOL = 1
+
+
+class TaskPhase(StrEnum):
+    """How far a task is, as its agent sees it."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class TaskReport(msgspec.Struct, frozen=True):
+    """The state of one incarnation of a task on a node; ``exit`` is set when it ended."""
+
+    task: TaskKey
+    incarnation: int
+    phase: TaskPhase
+    pid: int | None = None
+    started_at: float | None = None
+    exit: TaskExit | None = None
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What a running task uses, sampled. ``progress`` is the last step it reported."""
+
+    task: TaskKey
+    incarnation: int
+    rss_mib: int | None = None
+    cpu_s: float | None = None
+    gpu_idle_share: float | None = None
+    progress: float | None = None
+    log_bytes: int | None = None
+
+
+# ---- agent to controller -------------------------------------------------------------------------------------------
+
+
+class AgentMessage(msgspec.Struct, frozen=True, tag_field="type", kw_only=True):
+    """Base of what agents say."""
+
+    node: NodeId
+
+
+class Hello(AgentMessage, frozen=True, kw_only=True, tag="hello"):
+    """First message of every connection: the node, and every task that it knows and whose end is not acknowledged."""
+
+    protocol: int
+    spec: NodeSpec
+    agent_pid: int
+    supervisor_start: str
+    tasks: tuple[TaskReport, ...]
+    devices: tuple[DeviceState, ...]
+    shards: tuple[str, ...] = ()
+
+
+class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="heartbeat"):
+    """Every second. ``sent_boottime_s`` is CLOCK_BOOTTIME at sending: leases run from it."""
+
+    sent_boottime_s: float
+    wall_s: float
+    devices: tuple[DeviceState, ...] = ()
+    shards: tuple[str, ...] = ()
+    usage: tuple[Usage, ...] = ()
+    load_1m: float | None = None
+    memory_free_mib: int | None = None
+
+
+class TaskReported(AgentMessage, frozen=True, kw_only=True, tag="task"):
+    """A task changed. ``decisions`` come from the job's AppMaster when it lives on this node and has seen the change."""
+
+    report: TaskReport
+    generation: int | None = None
+    decisions: tuple[Decision, ...] = ()
+
+
+class MasterDecided(AgentMessage, frozen=True, kw_only=True, tag="decided"):
+    """An AppMaster on this node decided; ``generation`` is the one it was hosted under."""
+
+    job: JobId
+    generation: int
+    decisions: tuple[Decision, ...]
+
+
+AgentSays = Hello | Heartbeat | TaskReported | MasterDecided
+
+
+# ---- controller to agent -------------------------------------------------------------------------------------------
+
+
+class Command(msgspec.Struct, frozen=True, tag_field="type", kw_only=True):
+    """Base of what the controller commands. ``cause`` is the journal sequence of the fact behind it."""
+
+    node: NodeId
+    epoch: int
+    cause: int = 0
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """Where a rank of the gang runs."""
+
+    rank: int
+    node: NodeId
+    address: str
+
+
+class LaunchTask(Command, frozen=True, kw_only=True, tag="launch"):
+    """Start one task. All that the agent needs is here; it adds devices' environment and its own directories."""
+
+    task: TaskKey
+    incarnation: int
+    placement: Placement
+    tenant: str
+    name: str
+    array_index: int | None
+    is_gang: bool
+    peers: tuple[Peer, ...]
+    master_port: int
+    argv: tuple[str, ...]
+    script: str | None
+    setup: str | None
+    envs: dict[str, str]
+    workdir: str | None
+    file_mounts: dict[str, str]
+    max_duration_s: float | None
+    grace_s: float
+    checkpoint: CheckpointSpec | None
+    lease_s: float | None
+    restarts: int = 0
+
+
+class StopTask(Command, frozen=True, kw_only=True, tag="stop"):
+    """Stop one task: SIGTERM, ``grace_s`` seconds, SIGKILL. Unknown tasks are reported as ended (shim-lost)."""
+
+    task: TaskKey
+    incarnation: int
+    reason: str
+    grace_s: float
+
+
+class Acknowledge(Command, frozen=True, kw_only=True, tag="ack"):
+    """The end of this incarnation is in the journal: the agent may forget it (its log stays)."""
+
+    task: TaskKey
+    incarnation: int
+
+
+class AcknowledgeHeartbeat(Command, frozen=True, kw_only=True, tag="ack-heartbeat"):
+    """Echo of a heartbeat: leases of this node run from ``sent_boottime_s``."""
+
+    sent_boottime_s: float
+
+
+class HostMaster(Command, frozen=True, kw_only=True, tag="host"):
+    """Host the job's AppMaster from this state on."""
+
+    job: Job
+    generation: int
+
+
+class DismissMaster(Command, frozen=True, kw_only=True, tag="dismiss"):
+    """Stop hosting the job's AppMaster."""
+
+    job: JobId
+    generation: int
+
+
+class TellMaster(Command, frozen=True, kw_only=True, tag="tell"):
+    """A journaled fact for an AppMaster that lives on this node."""
+
+    job: JobId
+    generation: int
+    fact: Fact
+
+
+ControllerSays = (
+    LaunchTask | StopTask | Acknowledge | AcknowledgeHeartbeat | HostMaster | DismissMaster | TellMaster
+)

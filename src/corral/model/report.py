@@ -1,0 +1,189 @@
+"""Answers to questions about the pool: why a job waits, what it cost, what the nodes and tenants look like."""
+
+from __future__ import annotations
+
+import msgspec
+
+from corral.model.ids import GangKey, JobId, NodeId, TenantId
+from corral.model.job import JobState
+from corral.model.offer import Reservation
+from corral.model.resources import Amount, DeviceSpec, DeviceState, GangShape, NodeSpec
+from corral.model.tenant import Tenant
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Who holds how much of a node. ``ends_at`` is ``None`` when unknown."""
+
+    job: JobId
+    gang: int
+    tenant: TenantId
+    gpu_milli: int
+    cpus_milli: int
+    ends_at: float | None
+
+
+class NodeConstraint(msgspec.Struct, frozen=True):
+    """What one node lacks for one rank of the gang. ``fits`` is how many ranks it could take now.
+
+    ``blocks`` are the reasons in words: wrong model, too few free devices, CPUs, memory, cordoned, down, kept for job N.
+    """
+
+    node: NodeId
+    fits: int
+    free: Amount
+    total: Amount
+    blocks: tuple[str, ...]
+    holders: tuple[Holder, ...] = ()
+
+
+class ShareArithmetic(msgspec.Struct, frozen=True):
+    """The numbers behind the order: shares are parts of the pool (0..1)."""
+
+    tenant: TenantId
+    weight: float
+    due_share: float
+    held_share: float
+    decayed_share: float
+    rank_among_tenants: int
+    tenants_waiting: int
+
+
+class StartEstimate(msgspec.Struct, frozen=True):
+    """Expected start as a range in epoch seconds. ``latest`` is ``None`` when some holder declared no end."""
+
+    earliest: float
+    latest: float | None
+    basis: str
+
+
+class WhyReport(msgspec.Struct, frozen=True):
+    """The true answer to "why is my job waiting" (or running where it runs, or ended).
+
+    ``verdict`` is one line. ``shortfall`` is in ranks that found no place. ``cheapest_change`` is the smallest change of
+    the request that would start it now, or ``None`` when there is none.
+    """
+
+    job: JobId
+    gang: int
+    state: JobState
+    verdict: str
+    shape: GangShape
+    position: int | None = None
+    ahead: int = 0
+    shortfall: int = 0
+    constraints: tuple[NodeConstraint, ...] = ()
+    share: ShareArithmetic | None = None
+    blocked_by: tuple[str, ...] = ()
+    reservation: Reservation | None = None
+    own_reservation: bool = False
+    estimate: StartEstimate | None = None
+    cheapest_change: str | None = None
+    pending_gangs: int = 0
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What a job cost. Times in seconds, GPU figures in GPU-hours.
+
+    ``idle_share`` is the part of held GPU time in which the device did nothing, ``None`` when it was never measured.
+    """
+
+    job: JobId
+    name: str
+    tenant: TenantId
+    state: JobState
+    submitted_at: float
+    started_at: float | None
+    ended_at: float | None
+    waited_s: float
+    ran_s: float
+    gpu_hours: float
+    lost_gpu_hours: float
+    idle_share: float | None
+    restarts: int
+    moves: int
+    gangs: int
+    exit_cause: str
+    exit_code: int | None
+    nodes: tuple[NodeId, ...]
+    cpu_s: float | None = None
+    rss_max_mib: int | None = None
+    simulated: bool = False
+
+
+class NodeReport(msgspec.Struct, frozen=True):
+    """A node as people see it. ``state`` is up, suspect, or lost; ``age_s`` is the age of the last heartbeat."""
+
+    spec: NodeSpec
+    state: str
+    cordoned: bool
+    cordon_reason: str
+    age_s: float | None
+    held: Amount
+    devices: tuple[DeviceReport, ...]
+    gangs: tuple[GangKey, ...]
+    load_1m: float | None = None
+    memory_free_mib: int | None = None
+    clock_skew_s: float | None = None
+
+
+class DeviceReport(msgspec.Struct, frozen=True):
+    """A device with its last observation (``None``: never told) and who holds it."""
+
+    spec: DeviceSpec
+    state: DeviceState | None
+    failed_reason: str | None
+    held_milli: int
+    holders: tuple[GangKey, ...]
+
+
+class TenantReport(msgspec.Struct, frozen=True):
+    """A tenant with its standing. Shares are parts of the pool's dominant resource (0..1)."""
+
+    tenant: Tenant
+    due_share: float
+    held_share: float
+    decayed_share: float
+    held: Amount
+    running: int
+    pending: int
+
+
+class QueueLine(msgspec.Struct, frozen=True):
+    """One pending gang in the order in which it is considered."""
+
+    position: int
+    key: GangKey
+    name: str
+    tenant: TenantId
+    queue: str
+    priority: int
+    shape: GangShape
+    waited_s: float
+    reason: str
+    estimate: StartEstimate | None = None
+
+
+class PoolStatus(msgspec.Struct, frozen=True):
+    """The pool at a glance."""
+
+    version: str
+    pid: int
+    url: str
+    started_at: float
+    now: float
+    epoch: int
+    seq: int
+    nodes_up: int
+    nodes: int
+    devices: int
+    devices_failed: int
+    simulated_devices: int
+    capacity: Amount
+    held: Amount
+    running_gangs: int
+    pending_gangs: int
+    waiting_jobs: int
+    finished_jobs: int
+    cpu_pool: bool
+    clock_offset_s: float
+    models: dict[str, int] = {}
