@@ -22,7 +22,7 @@ help: ## list the targets
 
 setup: $(STAMP) ## make .venv with everything that demo and tests need
 
-# With uv on PATH the committed lock decides the versions; plain venv and pip take the newest that fit.
+# The committed lock decides the versions: uv reads it where it is on PATH, plain pip gets it as constraints.
 $(STAMP): pyproject.toml uv.lock
 	@[ -n "$(PYTHON)" ] || { echo "corral needs Python 3.11 or newer: install python3.11 (or name one: make PYTHON=...)" >&2; exit 1; }
 	@if command -v uv >/dev/null 2>&1; then \
@@ -30,7 +30,9 @@ $(STAMP): pyproject.toml uv.lock
 	else \
 		[ -x $(BIN)/python ] || "$(PYTHON)" -m venv $(VENV) \
 			|| { echo "cannot make $(VENV): install python3-venv (Debian)" >&2; rm -rf $(VENV); exit 1; }; \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo,dev]'; \
+		$(BIN)/python scripts/lock_constraints.py > $(VENV)/constraints.txt; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(VENV)/constraints.txt \
+			--editable '.[demo,dev]'; \
 	fi
 	@touch $@
 

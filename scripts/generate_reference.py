@@ -13,9 +13,8 @@ import types
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Literal, Union, get_args, get_origin
+from typing import Annotated, Literal, Protocol, Union, cast, get_args, get_origin
 
-import click
 import typer
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
@@ -129,65 +128,116 @@ def settings_page() -> str:
     )
 
 
-def commands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+class Parameter(Protocol):
+    """What the page reads of an argument or option (typer brings click of its own in some versions)."""
+
+    name: str | None
+    opts: list[str]
+    secondary_opts: list[str]
+    param_type_name: str
+    nargs: int
+    required: bool
+    default: object
+    metavar: str | None
+
+
+class Command(Protocol):
+    """What the page reads of a command."""
+
+    hidden: bool
+    help: str | None
+    params: list[Parameter]
+
+
+def commands(command: Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Command]]:
     """Yield every visible command below ``command`` with its path, groups before their members."""
     yield path, command
-    if isinstance(command, click.Group):
-        context = click.Context(command, info_name=path[-1])
+    if hasattr(command, "list_commands"):
+        context = typer.Context(command, info_name=path[-1])  # type: ignore[arg-type]
         for name in command.list_commands(context):
-            member = command.get_command(context, name)
-            if member is not None and not member.hidden:
+            member = command.get_command(context, name)  # type: ignore[attr-defined]
+            if not member.hidden:
                 yield from commands(member, (*path, name))
 
 
 def plain(text: str) -> str:
-    """Strip rich's markup and the form feeds with which click ends a help text early."""
-    return re.sub(r"\[/?[a-z ]+\]", "", text.split("\f")[0]).replace("``", "`").strip()
+    """Strip rich's markup and what follows the form feed with which a help text ends early."""
+    return re.sub(r"\[/?[a-z ]+\]", "", text.split("\f", maxsplit=1)[0]).replace("``", "`").strip()
 
 
 def paragraphs(text: str) -> str:
-    """Join the lines of each paragraph of a help text, keeping blocks that forbid it (backspace mark)."""
-    blocks = inspect.cleandoc(text).split("\n\n")
+    """Join the lines of each paragraph of a help text, keeping those of a block marked with a backspace."""
     return "\n\n".join(
         "```\n" + block.removeprefix("\b\n") + "\n```" if block.startswith("\b\n") else " ".join(block.split())
-        for block in blocks
+        for block in inspect.cleandoc(text).split("\n\n")
     )
 
 
-def parameter_rows(command: click.Command, context: click.Context, path: tuple[str, ...]) -> list[list[str]]:
+def placeholder(parameter: Parameter) -> str:
+    """Return the word that stands for the value of a parameter: `JOB`, `[JOB]`, `JOB...`."""
+    word = parameter.metavar or (parameter.name or "value").replace("_", "-").upper()
+    if parameter.param_type_name == "option":
+        return word
+    if parameter.nargs == -1 and not word.endswith("..."):
+        word += "..."
+    return word if parameter.required or word.startswith("[") else f"[{word}]"
+
+
+def shown_default(parameter: Parameter) -> str:
+    """Return ` (default X)` where the default is a plain value that says something."""
+    default = parameter.default
+    if isinstance(default, Enum):
+        default = default.value
+    if isinstance(default, bool) or not isinstance(default, str | int | float) or default == "":
+        return ""
+    return f" (default `{default}`)"
+
+
+def parameter_rows(command: Command, path: tuple[str, ...]) -> list[list[str]]:
     """Return one row for each visible argument and option of a command."""
     rows = []
-    for parameter in command.get_params(context):
-        if getattr(parameter, "hidden", False) or "--help" in parameter.opts:
+    for parameter in command.params:
+        if getattr(parameter, "hidden", False):
             continue
         described = getattr(parameter, "help", None)
         if not described:
-            raise undocumented(f"{parameter.human_readable_name} of `{' '.join(path)}`")
-        if isinstance(parameter, click.Option):
+            raise undocumented(f"{parameter.name} of `{' '.join(path)}`")
+        if parameter.param_type_name == "option":
             spelled = ", ".join(f"`{spelling}`" for spelling in (*parameter.opts, *parameter.secondary_opts))
-            if not parameter.is_flag and not parameter.count:
-                spelled += f" {parameter.make_metavar(context)}"
+            if not getattr(parameter, "is_flag", False) and not getattr(parameter, "count", False):
+                spelled += f" {placeholder(parameter)}"
         else:
-            spelled = f"`{parameter.make_metavar(context)}`"
-        rows.append([cell(spelled), cell(plain(described))])
+            spelled = f"`{placeholder(parameter)}`"
+        rows.append([cell(spelled), cell(plain(described) + shown_default(parameter))])
     return rows
+
+
+def usage(command: Command, path: tuple[str, ...]) -> str:
+    """Return the usage line of a command."""
+    arguments = [p for p in command.params if p.param_type_name == "argument" and not getattr(p, "hidden", False)]
+    options = ["[OPTIONS]"] if len(arguments) < len(command.params) else []
+    members = ["COMMAND"] if hasattr(command, "list_commands") else []
+    return " ".join([*path, *options, *map(placeholder, arguments), *members])
+
+
+def command_section(command: Command, path: tuple[str, ...]) -> str:
+    """Describe one command: help, usage, arguments and options."""
+    described = plain(command.help or "")
+    if not described:
+        raise undocumented(f"the command `{' '.join(path)}`")
+    parts = [f"## {' '.join(path)}", "", paragraphs(described), "", f"    {usage(command, path)}", ""]
+    if rows := parameter_rows(command, path):
+        parts.append(table(["argument or option", "meaning"], rows))
+    return "\n".join(parts)
 
 
 def cli_page() -> str:
     """Describe every command of corral.cli with its arguments and options."""
     from corral.cli import app
 
-    parts = ["# Command line", "", NOTE, ""]
-    for path, command in commands(typer.main.get_command(app), ("corral",)):
-        described = plain(command.help or command.short_help or "")
-        if not described:
-            raise undocumented(f"the command `{' '.join(path)}`")
-        context = click.Context(command, info_name=" ".join(path))
-        parts += [f"## {' '.join(path)}", "", paragraphs(described), ""]
-        parts += ["    " + " ".join([" ".join(path), *command.collect_usage_pieces(context)]), ""]
-        if rows := parameter_rows(command, context, path):
-            parts += [table(["argument or option", "meaning"], rows)]
-    return "\n".join(parts).rstrip("\n") + "\n"
+    root = cast("Command", typer.main.get_command(app))
+    sections = [command_section(command, path) for path, command in commands(root, ("corral",))]
+    return "\n".join(["# Command line", "", NOTE, "", *sections]).rstrip("\n") + "\n"
 
 
 PAGES: dict[str, Callable[[], str]] = {"errors.md": errors_page, "settings.md": settings_page, "cli.md": cli_page}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
@@ -53,5 +54,5 @@ def module(name: str, *, extra: str) -> ModuleType:
 
 def gpu() -> None:
     """Need an NVIDIA GPU. Skips in CI too: the project's CI has none, and the marker `gpu` selects these tests."""
-    if not os.path.exists("/dev/nvidiactl"):
+    if not Path("/dev/nvidiactl").exists():
         pytest.skip("needs an NVIDIA GPU and its driver")

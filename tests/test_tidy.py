@@ -81,7 +81,9 @@ def module_names() -> list[str]:
 
 
 def test_files_are_short() -> None:
-    lengths = {path: len(path.read_text().splitlines()) for path in python_files("src", "tests", "bench", "demo", "scripts")}
+    lengths = {
+        path: len(path.read_text().splitlines()) for path in python_files("src", "tests", "bench", "demo", "scripts")
+    }
     too_long = [f"{path.relative_to(ROOT)}: {lines} lines" for path, lines in lengths.items() if lines > FILE_LINES_MAX]
     assert too_long == []
 

@@ -36,5 +36,5 @@ def test_the_twin_takes_functions_and_coroutine_functions() -> None:
 
 
 def test_the_twin_fails_as_well() -> None:
-    with pytest.raises(AssertionError, match="waited 0.01 s for the condition"):
+    with pytest.raises(AssertionError, match=r"waited 0\.01 s for the condition"):
         asyncio.run(wait_until_async(lambda: None, timeout_s=0.01, interval_s=0))
