@@ -30,6 +30,7 @@ $(STAMP): pyproject.toml uv.lock
 	else \
 		[ -x $(BIN)/python ] || "$(PYTHON)" -m venv $(VENV) \
 			|| { echo "cannot make $(VENV): install python3-venv (Debian)" >&2; rm -rf $(VENV); exit 1; }; \
+		$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null; \
 		$(BIN)/python scripts/lock_constraints.py > $(VENV)/constraints.txt; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(VENV)/constraints.txt \
 			--editable '.[demo,dev]'; \
