@@ -26,36 +26,46 @@ class Category(StrEnum):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """An expected "no": the stable ``code`` of the error class, one line of text, the field and a way out."""
+    """An expected "no": the stable ``code`` of the error class, one line of text, the field and a way out.
+
+    ``where`` is the place in a file, ``path:line:column`` (both from 1).
+    """
 
     code: str
     message: str
     field: str | None = None
     hint: str | None = None
+    where: str | None = None
 
     def line(self) -> str:
         """Return the refusal as the one line a person reads."""
-        where = f"{self.field}: " if self.field else ""
+        places = "".join(f"{place}: " for place in (self.where, self.field) if place)
         hint = f" ({self.hint})" if self.hint else ""
-        return f"{where}{self.message}{hint}"
+        return f"{places}{self.message}{hint}"
 
 
 class CorralError(Exception):
-    """Root of the tree. ``code`` is stable; ``retryable`` says whether the same call may succeed later."""
+    """Root of the tree. ``code`` is stable; ``retryable`` says whether the same call may succeed later.
+
+    ``also`` holds what else is wrong with the same request, each as a refusal of its own (usually empty).
+    """
 
     code: ClassVar[str] = "CORRAL"
     category: ClassVar[Category] = Category.FAULT
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, *, field: str | None = None, hint: str | None = None) -> None:
-        self.refusal = Refusal(self.code, message, field, hint)
+    def __init__(
+        self, message: str, *, field: str | None = None, hint: str | None = None, where: str | None = None
+    ) -> None:
+        self.refusal = Refusal(self.code, message, field, hint, where)
+        self.also: tuple[Refusal, ...] = ()
         super().__init__(self.refusal.line())
 
     @classmethod
     def of(cls, refusal: Refusal) -> CorralError:
         """Return the exception of the class whose code the refusal carries (``CorralError`` when unknown)."""
         kind = by_code().get(refusal.code, cls)
-        return kind(refusal.message, field=refusal.field, hint=refusal.hint)
+        return kind(refusal.message, field=refusal.field, hint=refusal.hint, where=refusal.where)
 
 
 class UsageError(CorralError):
