@@ -96,8 +96,8 @@ def added_up(tiles: list[Tile]) -> dict[str, Any]:
 
 
 def coloured(vari: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Map of the index from brown over pale to green, shape (height, width, 3); -0.5 and 0.5 are the ends."""
-    place = np.clip(np.nan_to_num(vari) + 0.5, 0.0, 1.0)
+    """Map of the index from brown over pale to green, shape (height, width, 3); -0.25 and 0.25 are the ends."""
+    place = np.clip(2.0 * np.nan_to_num(vari) + 0.5, 0.0, 1.0)
     bands = [np.interp(place, (0.0, 0.5, 1.0), _COLOURS[:, band]) for band in range(3)]
     picture = np.stack(bands, axis=-1)
     picture[np.isnan(vari)] = _UNDEFINED
@@ -117,7 +117,7 @@ def main() -> None:
     except RasterError as error:
         task.refuse(f"the image cannot be read: {error}")
     facts = added_up(tiles)
-    same = np.array_equal(vari, whole_vari, equal_nan=True) and np.array_equal(edge, whole_edge)
+    same = np.array_equal(vari, whole_vari, equal_nan=True) and np.array_equal(edge, whole_edge, equal_nan=True)
     if not same or facts != statistics(whole_vari, whole_edge):
         task.refuse("the merged tiles differ from the computation in one piece", task.EXIT_FAILED)
     task.say(f"{vari.size} pixels equal the computation in one piece by value")

@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _STRIP_OFFSETS, _SAMPLES = 256, 257, 258, 259, 273, 277
 _ROWS_PER_STRIP, _STRIP_BYTES, _PREDICTOR, _SAMPLE_FORMAT = 278, 279, 317, 339
 _UNCOMPRESSED, _LZW = 1, 5
-_FIELD_FORMATS = {1: "B", 3: "H", 4: "I"}
+# GDAL's own tag: the value of pixels without data, in ASCII.
+_NO_DATA = 42113
+_ASCII = 2
+_FIELD_FORMATS = {1: "B", _ASCII: "B", 3: "H", 4: "I"}
 _CLEAR, _END = 256, 257
 
 
@@ -57,7 +60,13 @@ def lzw_decode(data: bytes) -> bytes:
 
 
 class Raster:
-    """One band of unsigned integers in strips, uncompressed or LZW."""
+    """One band of unsigned integers in strips, uncompressed or LZW.
+
+    Attributes:
+        width: columns.
+        height: rows.
+        no_data: the value that stands for a missing measurement, None when the file names none.
+    """
 
     def __init__(self, path: Path) -> None:
         """Read the header of a classic TIFF file.
@@ -90,6 +99,11 @@ class Raster:
         )
         if unknown:
             raise RasterError(f"{path} is not one band of 8 or 16 bit unsigned integers, uncompressed or LZW")
+        no_data = bytes(fields.get(_NO_DATA, ())).strip(b"\0 ")
+        try:
+            self.no_data = float(no_data) if no_data else None
+        except ValueError as error:
+            raise RasterError(f"{path} has an unreadable value for no data: {no_data!r}") from error
         self._dtype = np.dtype(f"{self._order}u{bits // 8}")
 
     def _fields(self) -> dict[int, tuple[int, ...]]:

@@ -46,10 +46,16 @@ class Image:
             raise RasterError(f"the bands in {folder} differ in size")
 
     def read(self, window: Window) -> NDArray[np.float64]:
-        """The window and one pixel around it, repeated at the image's rim, of shape (3, rows + 2, columns + 2)."""
+        """The window and one pixel around it, of shape (3, rows + 2, columns + 2), NaN where a band has no data.
+
+        Beyond the image's rim its outermost pixels are repeated.
+        """
         top, bottom = max(window.top - 1, 0), min(window.bottom + 1, self.height)
         left, right = max(window.left - 1, 0), min(window.right + 1, self.width)
         pixels = np.stack([band.rows(top, bottom)[:, left:right] for band in self._bands]).astype(np.float64)
+        for band, measured in zip(self._bands, pixels, strict=True):
+            if band.no_data is not None:
+                measured[measured == band.no_data] = np.nan
         rim = (
             (0, 0),
             (int(window.top == 0), int(window.bottom == self.height)),
@@ -98,7 +104,10 @@ def vegetation(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def edges(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Magnitude of Sobel's gradient of the luma (ITU-R BT.601), of shape (rows, columns) for a padded window."""
+    """Magnitude of Sobel's gradient of the luma (ITU-R BT.601), of shape (rows, columns) for a padded window.
+
+    NaN beside pixels without data.
+    """
     red, green, blue = pixels
     luma = 0.299 * red + 0.587 * green + 0.114 * blue
     smooth_down = luma[:-2] + 2.0 * luma[1:-1] + luma[2:]
@@ -110,15 +119,16 @@ def edges(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def statistics(index: NDArray[np.float64], edge: NDArray[np.float64]) -> dict[str, Any]:
-    """Counts that add up over tiles, and the strongest edge."""
+    """Counts that add up over tiles, and the strongest edge (0 when there is none)."""
     defined = index[~np.isnan(index)]
+    measured = edge[~np.isnan(edge)]
     histogram, _ = np.histogram(defined, HISTOGRAM_EDGES)
     return {
         "pixels": index.size,
         "undefined": int(index.size - defined.size),
         "vegetated": int((defined > VEGETATION_ABOVE).sum()),
         "histogram": histogram.tolist(),
-        "edge_max": float(edge.max()),
+        "edge_max": float(measured.max(initial=0.0)),
     }
 
 
