@@ -1,0 +1,71 @@
+"""Job files: one or several YAML documents, each a job; or a batch script with ``#SBATCH`` lines.
+
+Relative paths stand on the directory of the file. Every mistake names file, line, column and field.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from corral.model.ask import JobAsk
+from corral.model.errors import JobFileUnreadable, MissingField
+from corral.wire.document import Checked, Problems, printable
+from corral.wire.request import asks_of_nodes
+
+FILE_BYTES_MAX = 1024 * 1024
+
+
+def load_job_file(path: str | os.PathLike[str], *, check_paths: bool = True) -> list[JobAsk]:
+    """Return the jobs of a YAML file.
+
+    Raises ``JobFileUnreadable`` for what cannot be read, is larger than 1 MiB, not UTF-8 or not YAML; and for the first
+    mistake ``UnknownField``, ``InvalidField``, ``MissingField``, ``DuplicateName``, ``DependencyCycle``,
+    ``PathNotFound`` or ``PathUnsafe``, with all others in the error's ``also``.
+    """
+    data = read_job_file(path)
+    name = os.fspath(path)
+    return parse_job_text(data, source=printable(name), base=str(Path(name).absolute().parent), check_paths=check_paths)
+
+
+def read_job_file(path: str | os.PathLike[str]) -> bytes:
+    """Return the bytes of a job file of at most 1 MiB; raise ``JobFileUnreadable``."""
+    name = os.fspath(path)
+    if "\0" in name:
+        raise JobFileUnreadable("a path must not hold a NUL byte")
+    try:
+        with Path(name).open("rb") as file:
+            return file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise JobFileUnreadable(f"cannot be read: {error.strerror}", where=printable(name)) from None
+
+
+def decoded(data: bytes, source: str) -> str:
+    """Return the text of a job file; raise ``JobFileUnreadable`` when it is too large, binary or not UTF-8."""
+    if len(data) > FILE_BYTES_MAX:
+        raise JobFileUnreadable("is larger than 1 MiB", where=source, hint="mount data with file_mounts")
+    zero = data.find(b"\0")
+    if zero >= 0:
+        raise JobFileUnreadable(f"is binary: byte {zero} is NUL", where=source)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise JobFileUnreadable(f"is not UTF-8 at byte {error.start}", where=f"{source}:{line}") from None
+
+
+def parse_job_text(
+    data: bytes | str, *, source: str = "<text>", base: str | None = None, check_paths: bool = True
+) -> list[JobAsk]:
+    """Return the jobs of a YAML text. ``base`` is what relative paths stand on (default: they are refused).
+
+    Raises as :func:`load_job_file` does.
+    """
+    from corral.wire.yamltext import yaml_nodes
+
+    text = decoded(data.encode(errors="surrogatepass") if isinstance(data, str) else data, source)
+    problems = Problems(Checked(source, base, check_paths))
+    roots = [root for root in yaml_nodes(text, source, problems) if root.kind != "null"]
+    if not roots:
+        raise MissingField("holds no job", where=source, hint="say at least: run: COMMAND")
+    return list(asks_of_nodes(roots, problems))
