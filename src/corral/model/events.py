@@ -36,10 +36,11 @@ class GangEvent(JobEvent, frozen=True, kw_only=True):
 
 
 class JobSubmitted(JobEvent, frozen=True, kw_only=True, tag="job-submitted"):
-    """A job was admitted."""
+    """A job was admitted. ``waiting_for`` are the dependencies that had not ended yet."""
 
     spec: JobSpec
     user: str = ""
+    waiting_for: tuple[JobId, ...] = ()
     idempotency_key: str | None = None
     request_digest: str | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
@@ -95,6 +96,19 @@ class TaskExit(msgspec.Struct, frozen=True):
     def ok(self) -> bool:
         """Return whether the process ended by itself with code 0."""
         return self.cause is Cause.EXITED and self.exit_code == 0
+
+
+_LOST = frozenset({Cause.SHIM_LOST, Cause.NODE_LOST, Cause.LAUNCH_FAILED, Cause.LEASE_EXPIRED, Cause.DEVICE_FAILED})
+_CANCELLED = frozenset({Cause.CANCELLED, Cause.GANG_STOPPED, Cause.PREEMPTED})
+
+
+def end_state(exit_: TaskExit) -> TaskState:
+    """Return the state in which a task is that ended like this."""
+    if exit_.ok:
+        return TaskState.SUCCEEDED
+    if exit_.cause in _LOST:
+        return TaskState.LOST
+    return TaskState.CANCELLED if exit_.cause in _CANCELLED else TaskState.FAILED
 
 
 class DependencyKind(StrEnum):
@@ -218,7 +232,10 @@ class Gang(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct):
-    """A job in the controller's or an AppMaster's memory; changed only by ``transitions.apply_to_job``."""
+    """A job in the controller's or an AppMaster's memory; changed only by ``transitions.apply_to_job``.
+
+    ``exit_code`` is set at its end: the code of the exit that decided (see ``deciding_exit``).
+    """
 
     id: JobId
     spec: JobSpec
@@ -231,6 +248,10 @@ class Job(msgspec.Struct):
     message: str = ""
     user: str = ""
     open_gangs: int = 0
+    waiting_for: tuple[JobId, ...] = ()
+    idempotency_key: str | None = None
+    request_digest: str | None = None
+    exit_code: int | None = None
 
     def gang_key(self, index: int) -> GangKey:
         """Return the key of one of its gangs."""
@@ -248,3 +269,12 @@ class Job(msgspec.Struct):
             for placement in gang.placements:
                 total = total + Amount.of(placement)
         return total
+
+
+def deciding_exit(gangs: Iterable[Gang]) -> TaskExit | None:
+    """Return the exit that decided: the first bad one, else the last good one."""
+    ends = [(t.ended_at or 0.0, t.exit) for g in gangs for t in g.tasks if t.exit is not None]
+    if not ends:
+        return None
+    bad = [end for end in ends if not end[1].ok]
+    return min(bad, key=lambda end: end[0])[1] if bad else max(ends, key=lambda end: end[0])[1]

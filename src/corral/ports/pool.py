@@ -85,7 +85,7 @@ class Pool(Protocol):
     def follow_log(
         self, who: Principal, ref: str, *, rank: int | None, offset: int, follow: bool
     ) -> AsyncIterator[LogChunk]:
-        """Yield the log of one task: rank 0 of the gang unless told, its newest incarnation; over restarts if followed."""
+        """Yield the log of one task: rank 0 unless told, newest incarnation; over restarts when followed."""
 
     async def nodes(self, who: Principal) -> tuple[NodeReport, ...]:
         """Return all nodes. A user sees foreign holders without their names."""

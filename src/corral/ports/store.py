@@ -22,7 +22,7 @@ class JournalEntry(msgspec.Struct, frozen=True):
 class FinishedJob(msgspec.Struct, frozen=True):
     """A finished job as a row. ``document`` is the JSON of :class:`corral.model.job.Job` at its end.
 
-    GPU figures are milli-GPU seconds; ``idle_share`` is 0..1 or ``None`` when the device never told.
+    ``gpu_milli`` is what each of its ``ranks`` asked for. GPU use is in milli-GPU seconds; ``idle_share`` is 0..1 or ``None`` when the device never told.
     """
 
     id: JobId
@@ -44,6 +44,12 @@ class FinishedJob(msgspec.Struct, frozen=True):
     idempotency_key: str | None
     request_digest: str | None
     document: bytes
+    ranks: int = 1
+    gpu_milli: int = 0
+    gpu_model: str | None = None
+    is_array: bool = False
+    exit_code: int | None = None
+    message: str = ""
 
 
 class UsageRow(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from typing import Final
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Float,
     ForeignKeyConstraint,
@@ -96,6 +97,12 @@ finished_jobs = Table(
     Column("idle_share", Float),
     Column("idempotency_key", Text),
     Column("request_digest", Text),
+    Column("ranks", Integer, nullable=False),
+    Column("gpu_milli", Integer, nullable=False),
+    Column("gpu_model", Text),
+    Column("is_array", Boolean(create_constraint=False), nullable=False),
+    Column("exit_code", Integer),
+    Column("message", Text, nullable=False),
     PrimaryKeyConstraint("number", name="finished_jobs_pkey"),
 )
 Index("finished_jobs_id", finished_jobs.c.id, unique=True)

@@ -72,6 +72,12 @@ def _finished_and_usage() -> None:
         sa.Column("idle_share", sa.Float),
         sa.Column("idempotency_key", sa.Text),
         sa.Column("request_digest", sa.Text),
+        sa.Column("ranks", sa.Integer, nullable=False),
+        sa.Column("gpu_milli", sa.Integer, nullable=False),
+        sa.Column("gpu_model", sa.Text),
+        sa.Column("is_array", sa.Boolean(create_constraint=False), nullable=False),
+        sa.Column("exit_code", sa.Integer),
+        sa.Column("message", sa.Text, nullable=False),
         sa.PrimaryKeyConstraint("number", name="finished_jobs_pkey"),
     )
     op.create_index("finished_jobs_id", "finished_jobs", ["id"], unique=True)

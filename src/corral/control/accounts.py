@@ -1,0 +1,87 @@
+"""Usage by the hour and the row of a finished job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from corral.model.ids import QueueName
+from corral.model.job import Job, JobSpec, JobState
+from corral.model.resources import Demand, GangShape, Placement
+from corral.ports.store import FinishedJob, UsageRow
+
+HOUR_S = 3600
+
+
+def usage_rows(tenant: str, placement: Placement, begin: float, end: float) -> Iterator[UsageRow]:
+    """Split what a placement used in [begin, end) into rows per hour."""
+    at = begin
+    while at < end:
+        hour = int(at // HOUR_S) * HOUR_S
+        until = min(end, hour + HOUR_S)
+        seconds = until - at
+        yield UsageRow(
+            tenant=tenant,  # type: ignore[arg-type]
+            hour=hour,
+            gpu_milli_s=placement.gpu_milli * seconds,
+            cpus_milli_s=placement.cpus_milli * seconds,
+        )
+        at = until
+
+
+def finished_row(job: Job, idle_share: float | None) -> FinishedJob:
+    """Return the row that a finished job leaves behind."""
+    gangs = job.gangs.values()
+    return FinishedJob(
+        id=job.id,
+        number=int(job.id),
+        tenant=job.spec.tenant,
+        queue=job.spec.queue,
+        name=job.spec.name,
+        user=job.user,
+        state=job.state,
+        submitted_at=job.submitted_at,
+        started_at=job.started_at,
+        ended_at=job.ended_at if job.ended_at is not None else job.submitted_at,
+        gangs=len(job.gangs),
+        restarts=sum(g.restarts for g in gangs),
+        moves=sum(g.moves for g in gangs),
+        used_gpu_milli_s=sum(g.used_gpu_milli_s for g in gangs),
+        lost_gpu_milli_s=sum(g.lost_gpu_milli_s for g in gangs),
+        idle_share=idle_share,
+        idempotency_key=job.idempotency_key,
+        request_digest=job.request_digest,
+        document=msgspec.json.encode(job),
+        ranks=job.spec.shape.ranks,
+        gpu_milli=job.spec.shape.demand.gpu_milli,
+        gpu_model=job.spec.shape.demand.gpu_model,
+        is_array=job.spec.is_array,
+        exit_code=job.exit_code,
+        message=job.message,
+    )
+
+
+def listed_job(row: FinishedJob) -> Job:
+    """Return a listing's view of a finished job: its row, without gangs."""
+    demand = Demand(gpu_milli=row.gpu_milli, gpu_model=row.gpu_model)
+    spec = JobSpec(
+        name=row.name,
+        tenant=row.tenant,
+        shape=GangShape(row.ranks, demand),
+        queue=QueueName(row.queue),
+        indices=tuple(range(row.gangs)),
+        is_array=row.is_array,
+    )
+    return Job(
+        id=row.id,
+        spec=spec,
+        submitted_at=row.submitted_at,
+        gangs={},
+        state=JobState(row.state),
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        message=row.message,
+        user=row.user,
+        exit_code=row.exit_code,
+    )

@@ -1,0 +1,127 @@
+"""The offer board: what every schedulable node can give now, kept up to date node by node."""
+
+from __future__ import annotations
+
+import msgspec
+
+from corral.model.ids import GangKey, NodeId
+from corral.model.job import Gang, Job
+from corral.model.offer import FreeDevice, Holding, NodeOffer, Snapshot
+from corral.model.resources import MILLI, Amount, Placement
+from corral.model.state import Held, Node, PoolState
+
+
+class NodeView(msgspec.Struct, frozen=True):
+    """What the board has to know of a node beyond the facts: whether it answers, and the shards that it holds."""
+
+    answering: bool
+    shards: frozenset[str]
+    blocked: frozenset[str] = frozenset()
+
+
+def node_offer(node: Node, held: Held, view: NodeView) -> NodeOffer:
+    """Return the free part of one node. Failed and blocked devices have nothing to give."""
+    devices = tuple(
+        FreeDevice(
+            d.uuid,
+            d.model,
+            0 if d.uuid in node.failed or d.uuid in view.blocked else MILLI - held.devices.get(d.uuid, 0),
+            d.memory_mib,
+            d.island,
+        )
+        for d in node.spec.devices
+    )
+    usable = MILLI * sum(1 for d in node.spec.devices if d.uuid not in node.failed)
+    return NodeOffer(
+        node=node.spec.id,
+        rack=node.spec.rack,
+        devices=devices,
+        cpus_milli=max(0, node.spec.cpus_milli - held.cpus_milli),
+        memory_mib=max(0, node.spec.memory_mib - held.memory_mib),
+        total=Amount(usable, node.spec.cpus_milli, node.spec.memory_mib),
+        shards=view.shards,
+    )
+
+
+class Board:
+    """Node offers and holdings; a snapshot costs only what changed."""
+
+    def __init__(self, state: PoolState) -> None:
+        self._state = state
+        self._views: dict[NodeId, NodeView] = {}
+        self._offers: dict[NodeId, NodeOffer] = {}
+        self._stale: set[NodeId] = set(state.nodes)
+        self.holdings: dict[GangKey, Holding] = {}
+        self.capacity = state.capacity()
+        self.version = 0
+        for job in state.jobs.values():
+            for gang in job.gangs.values():
+                if gang.live:
+                    self.hold(job, gang)
+
+    def view(self, node: NodeId) -> NodeView:
+        """Return what was observed of a node last; a node that never spoke does not answer."""
+        return self._views.get(node, NodeView(answering=False, shards=frozenset()))
+
+    def observe(self, node: NodeId, view: NodeView) -> bool:
+        """Take in an observation; return whether it changes the offers."""
+        if self._views.get(node) == view:
+            return False
+        self._views[node] = view
+        self.touch(node)
+        return True
+
+    def touch(self, node: NodeId) -> None:
+        """Note that a node's free part changed."""
+        self._stale.add(node)
+        self.version += 1
+
+    def nodes_changed(self) -> None:
+        """Note that nodes or devices came or went."""
+        self.capacity = self._state.capacity()
+        for gone in set(self._offers) - set(self._state.nodes):
+            del self._offers[gone]
+        self.version += 1
+
+    def hold(self, job: Job, gang: Gang) -> None:
+        """Note what a gang holds now (fewer ranks than before, or nothing)."""
+        key = GangKey(job.id, gang.index)
+        placements = gang.placements
+        if not placements:
+            self.holdings.pop(key, None)
+            return
+        started = gang.placed_at if gang.placed_at is not None else job.submitted_at
+        limit = job.spec.max_duration_s
+        ends = None if limit is None else started + limit + job.spec.grace_s
+        self.holdings[key] = Holding(key, job.spec.tenant, placements, started, ends)
+
+    def offers(self) -> dict[NodeId, NodeOffer]:
+        """Return the offers of all schedulable nodes: not lost, not cordoned, answering."""
+        for name in self._stale:
+            node = self._state.nodes.get(name)
+            view = self.view(name)
+            if node is None or node.lost or node.cordoned or not view.answering:
+                self._offers.pop(name, None)
+            else:
+                self._offers[name] = node_offer(node, self._state.held.get(name) or Held(), view)
+        self._stale.clear()
+        return self._offers
+
+    def snapshot(self, now: float) -> Snapshot:
+        """Return the whole capacity as of this version."""
+        offers = self.offers()
+        return Snapshot(
+            version=self.version,
+            at=now,
+            nodes=tuple(offers[name] for name in sorted(offers)),
+            holdings=tuple(self.holdings.values()),
+            capacity=self.capacity,
+        )
+
+    def placement_fits(self, placement: Placement) -> bool:
+        """Return whether a placement fits the newest offers: the check at commit, node by node."""
+        offer = self.offers().get(placement.node)
+        if offer is None or offer.cpus_milli < placement.cpus_milli or offer.memory_mib < placement.memory_mib:
+            return False
+        free = {d.uuid: d.free_milli for d in offer.devices}
+        return all(free.get(share.uuid, 0) >= share.milli for share in placement.devices)

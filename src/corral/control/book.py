@@ -1,0 +1,291 @@
+"""The controller's book: records facts, keeps every projection in step, and collects the commands that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from corral.control.accounts import finished_row, usage_rows
+from corral.control.board import Board
+from corral.control.config import ControlConfig
+from corral.control.inputs import Outcome
+from corral.control.launching import launch, stops
+from corral.control.masters import Masters
+from corral.control.observed import Observed
+from corral.control.standings import Average, Standings
+from corral.control.waiting import Waiting, satisfies
+from corral.model.errors import IllegalTransition
+from corral.model.events import (
+    Decision,
+    DeviceFailed,
+    DeviceRecovered,
+    Fact,
+    GangEnded,
+    GangEvent,
+    GangPlaced,
+    GangRequeued,
+    GangStopping,
+    JobCancelRequested,
+    JobEnded,
+    JobEvent,
+    JobSubmitted,
+    NodeCordoned,
+    NodeJoined,
+    NodeLost,
+    NodeRemoved,
+    NodeUncordoned,
+    TaskEnded,
+    TaskStarted,
+    job_of,
+)
+from corral.model.ids import JobId, NodeId, TenantId
+from corral.model.job import Job, JobState
+from corral.model.messages import (
+    Acknowledge,
+    ControllerSays,
+    DismissMaster,
+    HostMaster,
+    TellMaster,
+)
+from corral.model.resources import Amount
+from corral.model.state import PoolState
+from corral.model.transitions import copy_job, fold
+from corral.policy import recovery
+from corral.ports.master import AppMasterFactory
+from corral.ports.store import FinishedJob, UsageRow
+
+
+class Image(msgspec.Struct):
+    """What a snapshot of the store holds: the fold of the journal and the decayed averages."""
+
+    state: PoolState
+    averages: dict[TenantId, Average]
+
+
+class Book:
+    """State plus projections. ``record`` is the only way in which anything changes."""
+
+    def __init__(self, image: Image, config: ControlConfig, factory: AppMasterFactory, epoch: int) -> None:
+        self.config = config
+        self.epoch = epoch
+        self.state = image.state
+        self.standings = Standings(config.scheduling.usage_half_life_s, image.averages)
+        self.board = Board(self.state)
+        self.waiting = Waiting()
+        self.masters = Masters(factory, epoch)
+        self.observed = Observed()
+        self.dirty = True
+        self._facts: list[Fact] = []
+        self._commands: list[ControllerSays] = []
+        self._finished: list[FinishedJob] = []
+        self._usage: list[UsageRow] = []
+        self._fences: list[NodeId] = []
+        for job in self.state.jobs.values():
+            self.waiting.refresh_job(job)
+
+    def image(self) -> Image:
+        """Return what a snapshot keeps."""
+        return Image(self.state, self.standings.averages)
+
+    def drain(self) -> Outcome:
+        """Return and clear what was collected since the last call."""
+        outcome = Outcome(
+            tuple(self._facts), tuple(self._commands), tuple(self._finished), tuple(self._usage), tuple(self._fences)
+        )
+        for collected in (self._facts, self._commands, self._finished, self._usage, self._fences):
+            collected.clear()
+        return outcome
+
+    def send(self, command: ControllerSays) -> None:
+        """Send a command once the facts so far are durable."""
+        self._commands.append(command)
+
+    def fence(self, node: NodeId) -> None:
+        """Ask the engine to fence a node."""
+        self._fences.append(node)
+
+    # ---- recording -------------------------------------------------------------------------------------------------
+
+    def record(self, fact: Fact, *, replay: bool = False) -> None:
+        """Fold a fact and keep the projections in step. Raises ``IllegalTransition`` and changes nothing."""
+        name = job_of(fact)
+        job = self.state.jobs.get(name) if name is not None else None
+        if job is not None and isinstance(fact, GangPlaced | TaskEnded):
+            self._advance(job.spec.tenant, fact.at)
+        placement = None
+        if job is not None and isinstance(fact, TaskEnded) and fact.gang in job.gangs:
+            placement = job.gangs[fact.gang].tasks[fact.rank].placement
+        fold(self.state, fact)
+        if isinstance(fact, JobSubmitted):
+            job = self.state.jobs[fact.job]
+        released: list[JobId] = []
+        if job is not None and isinstance(fact, JobEvent):
+            released = self._project(job, fact)
+            if placement is not None and isinstance(fact, TaskEnded):
+                self.board.touch(placement.node)
+        else:
+            self._project_pool(fact)
+        self.dirty = True
+        if replay:
+            return
+        self._facts.append(fact)
+        if job is not None and isinstance(fact, JobEvent):
+            self._command(job, fact)
+            if isinstance(fact, JobEnded):
+                self._release(released, fact)
+
+    def _advance(self, tenant: TenantId, now: float) -> None:
+        held = self.state.tenant_held.get(tenant, Amount())
+        self.standings.advance(tenant, held, self.board.capacity, now)
+
+    def _project(self, job: Job, fact: JobEvent) -> list[JobId]:
+        if isinstance(fact, GangPlaced | TaskEnded):
+            gang = job.gangs[fact.gang]
+            self.board.hold(job, gang)
+            if isinstance(fact, GangPlaced):
+                for placement in fact.placements:
+                    self.board.touch(placement.node)
+        if isinstance(fact, GangPlaced | GangRequeued | GangEnded):
+            self.waiting.refresh(job, fact.gang)
+        elif isinstance(fact, JobSubmitted | JobCancelRequested):
+            self.waiting.refresh_job(job)
+        elif isinstance(fact, JobEnded):
+            released = self.waiting.job_ended(fact.job)
+            for name in released:
+                if name in self.state.jobs:
+                    self.waiting.refresh_job(self.state.jobs[name])
+            return released
+        return []
+
+    def _project_pool(self, fact: Fact) -> None:
+        if isinstance(fact, NodeJoined):
+            self.board.touch(fact.spec.id)
+            self.board.nodes_changed()
+        elif isinstance(fact, NodeLost | NodeRemoved | DeviceFailed | DeviceRecovered | NodeCordoned | NodeUncordoned):
+            self.board.touch(fact.node)
+            self.board.nodes_changed()
+
+    # ---- commands --------------------------------------------------------------------------------------------------
+
+    def _command(self, job: Job, fact: JobEvent) -> None:
+        match fact:
+            case GangPlaced():
+                self._launch_gang(job, fact)
+            case TaskEnded():
+                self._task_ended(job, fact)
+            case GangStopping():
+                for stop in stops(job, job.gangs[fact.gang], fact.reason, epoch=self.epoch):
+                    self.send(stop)
+            case JobEnded():
+                self._job_ended(job)
+            case JobSubmitted() | TaskStarted() | GangRequeued() | GangEnded() | JobCancelRequested():
+                pass
+            case _:
+                raise IllegalTransition(f"no commands are defined for {type(fact).__name__}")
+
+    def _launch_gang(self, job: Job, fact: GangPlaced) -> None:
+        gang = job.gangs[fact.gang]
+        host = self.masters.host(job.id)
+        if host is None or host.node is None:
+            node = fact.placements[0].node
+            generation = self.masters.move(job.id, node)
+            self.send(HostMaster(node=node, epoch=self.epoch, job=copy_job(job), generation=generation))
+        for task in gang.tasks:
+            self.send(launch(job, gang, task, self.state.nodes, epoch=self.epoch, leases=self.config.leases))
+
+    def _task_ended(self, job: Job, fact: TaskEnded) -> None:
+        gang = job.gangs[fact.gang]
+        placement = gang.tasks[fact.rank].placement
+        key = job.task_key(fact.gang, fact.rank)
+        self.observed.forget_task(key)
+        if placement is None:
+            return
+        begin = gang.placed_at if gang.placed_at is not None else fact.at
+        self._usage.extend(usage_rows(job.spec.tenant, placement, begin, fact.at))
+        self.send(Acknowledge(node=placement.node, epoch=self.epoch, task=key, incarnation=fact.incarnation))
+
+    def _job_ended(self, job: Job) -> None:
+        self._finished.append(finished_row(job, self.observed.forget_job(job.id)))
+        host = self.masters.forget(job.id)
+        if host is not None and host.node is not None:
+            self.send(DismissMaster(node=host.node, epoch=self.epoch, job=job.id, generation=host.generation))
+
+    # ---- decisions -------------------------------------------------------------------------------------------------
+
+    def tell(self, job: JobId, fact: GangEvent | JobCancelRequested, *, seen_by: NodeId | None = None) -> None:
+        """Let the job's AppMaster know a recorded fact and act on what it decides.
+
+        ``seen_by`` is the node whose hosted AppMaster has already seen it (its decisions come with the report).
+        """
+        live = self.state.jobs.get(job)
+        if live is None:
+            return
+        host = self.masters.host(job)
+        if host is None or host.node is None:
+            master = self.masters.local(live)
+            self.decide(job, master.resume(fact.at) if not isinstance(fact, GangEvent) else self._local(live, fact))
+        elif host.node != seen_by:
+            self.send(
+                TellMaster(node=host.node, epoch=self.epoch, job=job, generation=host.generation, fact=fact)
+            )
+            if host.awaiting_since is None:
+                host.awaiting_since = fact.at
+
+    def _local(self, job: Job, fact: GangEvent) -> tuple[Decision, ...]:
+        return recovery.decide_gang(job, fact.gang, fact.at)
+
+    def decide(self, job: JobId, decisions: Iterable[Decision]) -> None:
+        """Append an AppMaster's decisions; one that does not fit the state any more is dropped (it is stale)."""
+        host = self.masters.host(job)
+        for decision in decisions:
+            if decision.job != job:
+                continue
+            try:
+                self.record(decision)
+            except IllegalTransition:
+                continue
+            if host is not None and host.node is not None:
+                host.awaiting_since = None
+                if not isinstance(decision, JobEnded):
+                    self.send(
+                        TellMaster(
+                            node=host.node, epoch=self.epoch, job=job, generation=host.generation, fact=decision
+                        )
+                    )
+        live = self.state.jobs.get(job)
+        if live is not None and live.open_gangs == 0:
+            for last in recovery.decide(live, self.state.at):
+                self.record(last)
+
+    def rehost(self, job: JobId, now: float) -> None:
+        """Host a job's AppMaster here again (its host died or is silent) and take the decisions that are due."""
+        live = self.state.jobs.get(job)
+        if live is not None:
+            self.masters.forget(job)
+            self.decide(job, self.masters.local(live).resume(now))
+
+    def _release(self, dependents: list[JobId], ended: JobEnded) -> None:
+        for name in dependents:
+            job = self.state.jobs.get(name)
+            if job is None:
+                continue
+            kinds = [d.kind for d in job.spec.after if d.job == ended.job]
+            if not all(satisfies(kind, ended.state) for kind in kinds):
+                self._end_unstartable(job, ended.at, f"job {ended.job}, which it waits for, ended as {ended.state}")
+
+    def _end_unstartable(self, job: Job, at: float, reason: str) -> None:
+        """End a job that can never start (a dependency ended otherwise than required)."""
+        for gang in list(job.gangs.values()):
+            if not gang.state.ended:
+                self.record(
+                    GangEnded(
+                        at=at,
+                        job=job.id,
+                        gang=gang.index,
+                        incarnation=gang.incarnation,
+                        state=JobState.CANCELLED,
+                        reason=reason,
+                    )
+                )
+        self.record(JobEnded(at=at, job=job.id, state=JobState.CANCELLED, reason=reason))

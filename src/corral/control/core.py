@@ -1,0 +1,103 @@
+"""The control core: a synchronous object without I/O. Inputs go in, facts and commands come out.
+
+    answer = core.handle(now, input)     any number of times
+    core.settle(now)                     one scheduling round
+    outcome = core.drain()               facts to append, then commands to send
+
+The shell appends the facts before it lets any command or answer go.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from corral.control.book import Book, Image
+from corral.control.config import ControlConfig
+from corral.control.cycle import Cycle
+from corral.control.inputs import Administer, Cancel, Fenced, Outcome, Submit
+from corral.control.intake import Intake
+from corral.control.liveness import Liveness
+from corral.model.errors import Refusal, StoreCorrupt
+from corral.model.events import Fact
+from corral.model.ids import DEFAULT_QUEUE, DEFAULT_TENANT, JobId
+from corral.model.messages import Heartbeat, Hello, MasterDecided, TaskReported
+from corral.model.state import PoolState
+from corral.model.tenant import Queue, Tenant
+from corral.ports.engine import AgentGone, EngineSays
+from corral.ports.master import AppMasterFactory
+from corral.ports.store import Recovered
+
+Input = Submit | Cancel | Administer | Fenced | EngineSays
+Answer = tuple[JobId, ...] | JobId | Refusal | None
+
+
+def load_image(recovered: Recovered) -> Image:
+    """Return the image of a recovered snapshot, or the one of an empty pool. Raises ``StoreCorrupt``."""
+    if recovered.snapshot is None:
+        state = PoolState()
+        state.tenants[DEFAULT_TENANT] = Tenant(DEFAULT_TENANT)
+        state.queues[DEFAULT_QUEUE] = Queue(DEFAULT_QUEUE)
+        return Image(state, {})
+    try:
+        return msgspec.msgpack.decode(recovered.snapshot, type=Image)
+    except msgspec.MsgspecError as error:
+        raise StoreCorrupt(f"the snapshot after entry {recovered.snapshot_seq} cannot be read: {error}") from error
+
+
+class ControlCore:
+    """One pool's controller."""
+
+    def __init__(self, recovered: Recovered, config: ControlConfig, factory: AppMasterFactory, epoch: int) -> None:
+        self.book = Book(load_image(recovered), config, factory, epoch)
+        for entry in recovered.entries:
+            self.book.record(entry.fact, replay=True)
+        self.intake = Intake(self.book)
+        self.liveness = Liveness(self.book)
+        self.cycle = Cycle(self.book)
+        self._last_round_at = 0.0
+
+    def handle(self, now: float, item: Input) -> Answer:
+        """Take one input in."""
+        match item:
+            case Heartbeat():
+                self.liveness.heartbeat(now, item)
+            case TaskReported():
+                self.liveness.report(now, item)
+            case Submit():
+                return self.intake.submit(now, item)
+            case MasterDecided():
+                self.liveness.decided(now, item)
+            case Hello():
+                self.liveness.hello(now, item)
+            case AgentGone():
+                self.liveness.gone(now, item.node)
+            case Cancel():
+                return self.intake.cancel(now, item)
+            case Administer():
+                return self.intake.administer(item)
+            case Fenced():
+                self.liveness.fenced(now, item)
+        return None
+
+    def settle(self, now: float) -> None:
+        """Run a scheduling round when something changed, or when a second has passed while something waits."""
+        if self.book.dirty or (now - self._last_round_at >= 1.0 and self.book.waiting.count()):
+            self._last_round_at = now
+            self.cycle.run(now)
+
+    def tick(self, now: float) -> None:
+        """Let time pass."""
+        self.liveness.tick(now)
+
+    def drain(self) -> Outcome:
+        """Return what was decided since the last call."""
+        return self.book.drain()
+
+    def image(self) -> bytes:
+        """Return the snapshot of the state as it is now."""
+        return msgspec.msgpack.encode(self.book.image())
+
+    def replayed(self, facts: tuple[Fact, ...]) -> None:
+        """Fold facts that are durable already (another store's journal)."""
+        for fact in facts:
+            self.book.record(fact, replay=True)

@@ -1,0 +1,108 @@
+"""The two-phase cycle: snapshot, offers to all jobs that owe bids, proposals, arbitration, commit.
+
+Runs after every batch of inputs that changed something, and once a second while anything waits (reservations and
+backfill windows move with time).
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from corral.control.book import Book
+from corral.model.events import GangPlaced
+from corral.model.ids import TenantId
+from corral.model.offer import Allocation, Arbitration, Offer, Reservation, Snapshot, Standing, Verdict, VerdictKind
+from corral.model.resources import Placement
+from corral.policy.arbitration import arbitrate
+from corral.policy.fairness import credit, due_shares
+
+
+class Cycle:
+    """Phase 1 and 2 over the book."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._next_port = book.config.port_first
+        self.reservations: tuple[Reservation, ...] = ()
+        self.rounds = 0
+        self.last_verdicts: tuple[Verdict, ...] = ()
+
+    def run(self, now: float) -> Arbitration | None:
+        """Run one round; ``None`` when nothing waits."""
+        book = self._book
+        book.dirty = False
+        if not book.waiting.unbid and not book.waiting.count():
+            self.reservations = ()
+            return None
+        snapshot = book.board.snapshot(now)
+        standings = book.standings.of_tenants(book.state, book.board.capacity, now)
+        self._offer(snapshot, standings)
+        verdict = arbitrate(
+            snapshot,
+            book.waiting.index,
+            standings,
+            book.standings.of_queues(book.state),
+            self.reservations,
+            book.config.scheduling,
+        )
+        self.rounds += 1
+        self.reservations = verdict.reservations
+        self.last_verdicts = tuple(self._commit(now, allocation) for allocation in verdict.allocations)
+        book.dirty = False
+        return verdict
+
+    def _offer(self, snapshot: Snapshot, standings: dict[TenantId, Standing]) -> None:
+        book = self._book
+        if not book.waiting.unbid:
+            return
+        wanting = {job.spec.tenant for job in map(book.state.jobs.get, book.waiting.unbid) if job is not None}
+        due = due_shares(standings, wanting)
+        for name in list(book.waiting.unbid):
+            job = book.state.jobs.get(name)
+            if job is None:
+                book.waiting.unbid.pop(name)
+                continue
+            tenant = job.spec.tenant
+            standing = standings.get(tenant)
+            owed = credit(standing, due.get(tenant, 0.0)) if standing is not None else 0.0
+            book.waiting.propose(job, book.masters.proposer(job).propose(Offer(snapshot, owed)))
+
+    def _commit(self, now: float, allocation: Allocation) -> Verdict:
+        book = self._book
+        job = book.state.jobs.get(allocation.key.job)
+        version = book.board.version
+        if job is None:
+            return Verdict(VerdictKind.STALE, allocation.key, version, "the job has ended")
+        for placement in allocation.placements:
+            if not book.board.placement_fits(placement):
+                return Verdict(VerdictKind.STALE, allocation.key, version, f"{placement.node} changed")
+        gang = job.gangs[allocation.key.gang]
+        placements = self._with_port(allocation.placements)
+        book.record(
+            GangPlaced(
+                at=now,
+                job=job.id,
+                gang=gang.index,
+                incarnation=gang.incarnation + 1,
+                placements=placements,
+            )
+        )
+        return Verdict(VerdictKind.COMMITTED, allocation.key, version)
+
+    def _with_port(self, placements: tuple[Placement, ...]) -> tuple[Placement, ...]:
+        """Lease a rendezvous port on the node of rank 0: free on every node that shares its address."""
+        book = self._book
+        first = placements[0]
+        address = book.state.nodes[first.node].spec.address
+        taken: set[int] = set()
+        for name, held in book.state.held.items():
+            node = book.state.nodes.get(name)
+            if node is not None and node.spec.address == address:
+                taken |= held.ports
+        span = book.config.port_last - book.config.port_first + 1
+        for _ in range(span):
+            port = self._next_port
+            self._next_port = book.config.port_first + (port + 1 - book.config.port_first) % span
+            if port not in taken:
+                return (replace(first, port=port), *placements[1:])
+        return placements

@@ -1,0 +1,59 @@
+"""What the control core is told. Answers are values: a result or a ``Refusal``."""
+
+from __future__ import annotations
+
+import msgspec
+
+from corral.model.ask import JobAsk
+from corral.model.events import Fact
+from corral.model.ids import JobId, NodeId
+from corral.model.job import JobState
+from corral.model.messages import ControllerSays
+from corral.ports.store import FinishedJob, UsageRow
+
+
+class EndedJob(msgspec.Struct, frozen=True):
+    """A finished job that a submission depends on, looked up in the store."""
+
+    job: JobId
+    state: JobState
+
+
+class Submit(msgspec.Struct, frozen=True):
+    """Admit these jobs together. ``ended`` resolves the ``after`` references that are not live, by their text."""
+
+    asks: tuple[JobAsk, ...]
+    idempotency_key: str | None = None
+    digest: str | None = None
+    ended: dict[str, EndedJob] = {}
+
+
+class Cancel(msgspec.Struct, frozen=True):
+    """Ask for the end of a live job."""
+
+    job: JobId
+    by: str
+
+
+class Administer(msgspec.Struct, frozen=True):
+    """An admin act that is one fact; the core checks that it fits. ``create`` refuses an existing name."""
+
+    fact: Fact
+    create: bool = False
+
+
+class Fenced(msgspec.Struct, frozen=True):
+    """The answer of the engine to a request to fence a silent node."""
+
+    node: NodeId
+    proven: bool
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a batch of inputs led to: facts to append, then commands to send and nodes to fence."""
+
+    facts: tuple[Fact, ...]
+    commands: tuple[ControllerSays, ...]
+    finished: tuple[FinishedJob, ...]
+    usage: tuple[UsageRow, ...]
+    fences: tuple[NodeId, ...]

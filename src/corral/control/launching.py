@@ -1,0 +1,80 @@
+"""From facts to commands: what an agent is told when a gang is placed or stopped."""
+
+from __future__ import annotations
+
+from corral.model.ids import NodeId
+from corral.model.job import Gang, Job, StopReason, Task
+from corral.model.messages import LaunchTask, Peer, StopTask
+from corral.model.resources import NodeSpec
+from corral.model.state import Node
+
+
+def peers_of(gang: Gang, nodes: dict[NodeId, Node]) -> tuple[Peer, ...]:
+    """Return where all ranks of a placed gang run."""
+    return tuple(
+        Peer(task.rank, task.placement.node, _address(nodes[task.placement.node].spec))
+        for task in gang.tasks
+        if task.placement is not None
+    )
+
+
+def _address(spec: NodeSpec) -> str:
+    return spec.address or spec.hostname
+
+
+def launch(job: Job, gang: Gang, task: Task, nodes: dict[NodeId, Node], *, epoch: int, leases: bool) -> LaunchTask:
+    """Return the command that starts one rank of a placed gang."""
+    spec = job.spec
+    placement = task.placement
+    if placement is None:
+        raise ValueError(f"task {job.id}.{gang.index}.{task.rank} is not placed")
+    rank0 = gang.tasks[0].placement
+    return LaunchTask(
+        node=placement.node,
+        epoch=epoch,
+        task=job.task_key(gang.index, task.rank),
+        incarnation=gang.incarnation,
+        placement=placement,
+        tenant=spec.tenant,
+        name=spec.name,
+        array_index=spec.indices[gang.index] if spec.is_array else None,
+        is_gang=spec.shape.ranks > 1,
+        peers=peers_of(gang, nodes),
+        master_port=(rank0.port if rank0 is not None else None) or 0,
+        argv=spec.argv,
+        script=spec.script,
+        setup=spec.setup,
+        envs={**spec.envs, **spec.point(gang.index)},
+        workdir=spec.workdir,
+        file_mounts=spec.file_mounts,
+        max_duration_s=spec.max_duration_s,
+        grace_s=spec.grace_s,
+        checkpoint=spec.checkpoint,
+        lease_s=spec.lease_s if leases and spec.fencing == "exclusive" else None,
+        restarts=gang.restarts + gang.moves,
+    )
+
+
+_STOP_CAUSE = {
+    StopReason.CANCELLED: "cancelled",
+    StopReason.RANK_ENDED: "gang-stopped",
+    StopReason.DEVICE_FAILED: "device-failed",
+    StopReason.PREEMPTED: "preempted",
+    StopReason.NODE_LOST: "gang-stopped",
+}
+
+
+def stops(job: Job, gang: Gang, reason: StopReason, *, epoch: int) -> list[StopTask]:
+    """Return the commands that stop every live rank of a gang."""
+    return [
+        StopTask(
+            node=task.placement.node,
+            epoch=epoch,
+            task=job.task_key(gang.index, task.rank),
+            incarnation=gang.incarnation,
+            reason=_STOP_CAUSE[reason],
+            grace_s=job.spec.grace_s,
+        )
+        for task in gang.tasks
+        if task.state.holds and task.placement is not None
+    ]

@@ -1,0 +1,298 @@
+"""The controller as the API sees it: implements ``ports.pool.Pool`` over the shell, the store and the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from corral.control import reports
+from corral.control.access import Access, digest_of, require_admin, scope
+from corral.control.accounts import HOUR_S, listed_job
+from corral.control.follow import follow_changes, follow_log
+from corral.control.inputs import Administer, Cancel, EndedJob, Submit
+from corral.control.shell import ControlShell
+from corral.model.ask import JobAsk
+from corral.model.errors import Conflict, CorralError, Forbidden, NotFound, Refusal
+from corral.model.events import (
+    Fact,
+    NodeCordoned,
+    NodeRemoved,
+    NodeUncordoned,
+    QueueRemoved,
+    QueueSet,
+    TenantRemoved,
+    TenantSet,
+    TokenIssued,
+    TokenRevoked,
+)
+from corral.model.ids import NodeId, QueueName, TenantId
+from corral.model.job import Job
+from corral.model.report import NodeReport, PoolStatus, QueueLine, Receipt, TenantReport, WhyReport
+from corral.model.tenant import Queue, Role, Tenant, Token
+from corral.ports.engine import LogChunk
+from corral.ports.pool import Change, JobPage, Principal, Submission
+from corral.ports.store import JobQuery, JournalEntry, Store, UsageRow
+
+WAIT_MAX_S = 3_600.0
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What this daemon says of itself."""
+
+    version: str
+    pid: int
+    url: str
+    started_at: float
+
+
+class ControllerPool:
+    """Every public method checks the principal first."""
+
+    def __init__(self, shell: ControlShell, store: Store, identity: Identity) -> None:
+        self._shell = shell
+        self._store = store
+        self._access = Access(shell, store)
+        self._identity = identity
+
+    def authenticate(self, secret: str) -> Principal:
+        """Return who a bearer token belongs to."""
+        return self._access.authenticate(secret)
+
+    # ---- jobs ------------------------------------------------------------------------------------------------------
+
+    async def submit(self, who: Principal, submission: Submission) -> tuple[Job, ...]:
+        """Admit jobs durably, all or none."""
+        asks = tuple(self._owned(who, ask) for ask in submission.asks)
+        if len({ask.tenant for ask in asks}) > 1:
+            raise Forbidden("the jobs of one submission belong to one tenant")
+        digest = hashlib.sha256(msgspec.json.encode(asks)).hexdigest() if submission.idempotency_key else None
+        ended = await self._ended_references(who, asks)
+        answer = await self._shell.ask(Submit(asks, submission.idempotency_key, digest, ended))
+        if isinstance(answer, Refusal):
+            raise CorralError.of(answer)
+        found = []
+        for name in answer if isinstance(answer, tuple) else ():
+            live = self._shell.core.book.state.jobs.get(name)
+            found.append(live if live is not None else (await self._access.find(who, name)).job)
+        return tuple(found)
+
+    @staticmethod
+    def _owned(who: Principal, ask: JobAsk) -> JobAsk:
+        if who.role is not Role.ADMIN and ask.tenant not in (None, who.tenant):
+            raise Forbidden(f"this token belongs to tenant {who.tenant!r}, not to {ask.tenant!r}", field="tenant")
+        return ask if ask.tenant is not None else replace(ask, tenant=who.tenant)
+
+    async def _ended_references(self, who: Principal, asks: Sequence[JobAsk]) -> dict[str, EndedJob]:
+        found: dict[str, EndedJob] = {}
+        names = {ask.name for ask in asks}
+        for ref in {want.ref for ask in asks for want in ask.after} - names:
+            try:
+                resolved = await self._access.find(who, ref)
+            except NotFound:
+                continue
+            if not resolved.live:
+                found[ref] = EndedJob(resolved.job.id, resolved.job.state)
+        return found
+
+    async def cancel(self, who: Principal, ref: str) -> Job:
+        """Ask for the end of a job."""
+        found = await self._access.find(who, ref)
+        if not found.live:
+            raise Conflict(f"job {found.job.id} has already ended as {found.job.state}")
+        if found.gang is not None and len(found.job.gangs) > 1:
+            raise Conflict("single elements of an array cannot be cancelled", hint=f"cancel job {found.job.id}")
+        by = f"{who.tenant}/{who.token_id}"
+        answer = await self._shell.ask(Cancel(found.job.id, by))
+        if isinstance(answer, Refusal):
+            raise CorralError.of(answer)
+        return (await self._access.find(who, found.job.id)).job
+
+    async def job(self, who: Principal, ref: str) -> Job:
+        """Return one live or finished job."""
+        return (await self._access.find(who, ref)).job
+
+    async def jobs(self, who: Principal, query: JobQuery, *, live: bool, finished: bool) -> JobPage:
+        """Return live and/or finished jobs, newest first."""
+        tenant = scope(who) or query.tenant
+        state = self._shell.core.book.state
+        mine = [j for j in reversed(state.jobs.values()) if tenant in (None, j.spec.tenant)]
+        before = query.before
+        picked = [j for j in mine if live and _matches(j, query) and (before is None or int(j.id) < before)]
+        page = sorted(picked, key=lambda j: -int(j.id))[: query.limit + 1]
+        if finished and len(page) <= query.limit:
+            rows = await self._shell.read(
+                self._store.finished_jobs, replace(query, tenant=tenant, limit=query.limit + 1)
+            )
+            page = sorted([*page, *map(listed_job, rows)], key=lambda j: -int(j.id))
+        more = len(page) > query.limit
+        page = page[: query.limit]
+        return JobPage(tuple(page), int(page[-1].id) if more else None, len(mine))
+
+    async def why(self, who: Principal, ref: str) -> WhyReport:
+        """Explain a job."""
+        found = await self._access.find(who, ref)
+        return reports.why(self._shell.core, found.job, found.gang, self._shell.clock.now(), scope(who))
+
+    async def receipt(self, who: Principal, ref: str) -> Receipt:
+        """Return what a job cost so far or in all."""
+        found = await self._access.find(who, ref)
+        row = None if found.live else await self._shell.read(self._store.finished_job, found.job.id)
+        idle = row.idle_share if row is not None else self._live_idle(found.job)
+        return reports.receipt(self._shell.core, found.job, self._shell.clock.now(), idle)
+
+    def _live_idle(self, job: Job) -> float | None:
+        count = self._shell.core.book.observed.idle.get(job.id)
+        return count.share if count is not None else None
+
+    async def history(self, who: Principal, ref: str) -> list[JournalEntry]:
+        """Return the journaled facts of a job, oldest first."""
+        found = await self._access.find(who, ref)
+        return await self._shell.read(self._store.entries_of_job, found.job.id)
+
+    async def wait(self, who: Principal, ref: str, timeout_s: float) -> Job:
+        """Return the job once it ended, or as it is after ``timeout_s``."""
+        found = await self._access.find(who, ref)
+        if not found.live:
+            return found.job
+        ended = self._shell.feed.ended(found.job.id)
+        try:
+            await asyncio.wait([ended], timeout=min(timeout_s, WAIT_MAX_S))
+        finally:
+            self._shell.feed.forget(found.job.id, ended)
+        return found.job
+
+    def changes(self, who: Principal, ref: str | None, after_seq: int | None) -> AsyncIterator[Change]:
+        """Yield journaled facts, live."""
+        return follow_changes(self._shell, self._store, self._access, who, ref, after_seq)
+
+    def follow_log(
+        self, who: Principal, ref: str, *, rank: int | None, offset: int, follow: bool
+    ) -> AsyncIterator[LogChunk]:
+        """Yield the log of one task."""
+        return follow_log(self._shell, self._store, self._access, who, ref, rank or 0, offset, follow=follow)
+
+    # ---- the pool --------------------------------------------------------------------------------------------------
+
+    async def nodes(self, who: Principal) -> tuple[NodeReport, ...]:
+        """Return all nodes; a user sees its own holders only."""
+        return reports.nodes(self._shell.core, self._shell.clock.now(), scope(who))
+
+    async def queue(self, who: Principal, limit: int) -> tuple[QueueLine, ...]:
+        """Return pending gangs in the order in which they are considered; foreign names are not shown to users."""
+        return reports.queue(self._shell.core, self._shell.clock.now(), limit, scope(who))
+
+    def status(self) -> PoolStatus:
+        """Return the pool at a glance."""
+        me = self._identity
+        status = reports.status(self._shell.core, self._shell.clock.now(), self._shell.last_seq)
+        return replace(
+            status,
+            version=me.version,
+            pid=me.pid,
+            url=me.url,
+            started_at=me.started_at,
+            clock_offset_s=self._shell.clock.wall_offset_s(),
+        )
+
+    async def tenants(self, who: Principal) -> tuple[TenantReport, ...]:
+        """Return all tenants (admin) or one's own."""
+        found = reports.tenants(self._shell.core, self._shell.clock.now())
+        return tuple(t for t in found if scope(who) in (None, t.tenant.id))
+
+    async def queues(self, who: Principal) -> tuple[Queue, ...]:
+        """Return the queues."""
+        del who
+        return tuple(self._shell.core.book.state.queues.values())
+
+    async def usage(self, who: Principal, since: float, until: float, tenant: TenantId | None) -> Sequence[UsageRow]:
+        """Return used milli-GPU seconds by tenant and hour; what still runs counts up to now."""
+        bound = scope(who)
+        if bound is not None and tenant not in (None, bound):
+            raise Forbidden(f"this token belongs to tenant {bound!r}")
+        only = bound or tenant
+        first = int(since // HOUR_S) * HOUR_S
+        rows = await self._shell.read(self._store.usage, first, int(until) + 1, only)
+        running = reports.running_usage(self._shell.core, self._shell.clock.now(), since, until, only)
+        return reports.merge_usage([*rows, *running])
+
+    # ---- admin -----------------------------------------------------------------------------------------------------
+
+    async def _administer(self, who: Principal, fact: Fact, *, create: bool = False) -> None:
+        require_admin(who)
+        answer = await self._shell.ask(Administer(fact, create=create))
+        if isinstance(answer, Refusal):
+            raise CorralError.of(answer)
+
+    def _by(self, who: Principal) -> str:
+        return f"{who.tenant}/{who.token_id}"
+
+    async def cordon(self, who: Principal, node: NodeId, *, on: bool, reason: str) -> None:
+        """Cordon or uncordon a node."""
+        at, by = self._shell.clock.now(), self._by(who)
+        fact = NodeCordoned(at=at, node=node, by=by, reason=reason) if on else NodeUncordoned(at=at, node=node, by=by)
+        await self._administer(who, fact)
+
+    async def remove_node(self, who: Principal, node: NodeId) -> None:
+        """Forget a lost node without tasks."""
+        await self._administer(who, NodeRemoved(at=self._shell.clock.now(), node=node, by=self._by(who)))
+
+    async def set_queue(self, who: Principal, queue: Queue, *, create: bool) -> None:
+        """Add or change a queue."""
+        fact = QueueSet(at=self._shell.clock.now(), queue=queue, by=self._by(who))
+        await self._administer(who, fact, create=create)
+
+    async def remove_queue(self, who: Principal, name: QueueName) -> None:
+        """Remove an unused queue."""
+        await self._administer(who, QueueRemoved(at=self._shell.clock.now(), queue=name, by=self._by(who)))
+
+    async def set_tenant(self, who: Principal, tenant: Tenant, *, create: bool) -> None:
+        """Add or change a tenant."""
+        fact = TenantSet(at=self._shell.clock.now(), tenant=tenant, by=self._by(who))
+        await self._administer(who, fact, create=create)
+
+    async def remove_tenant(self, who: Principal, tenant: TenantId) -> None:
+        """Remove a tenant without unfinished jobs."""
+        await self._administer(who, TenantRemoved(at=self._shell.clock.now(), tenant=tenant, by=self._by(who)))
+
+    async def issue_token(self, who: Principal, tenant: TenantId, role: Role, label: str) -> tuple[Token, str]:
+        """Make a token; the secret is returned this once."""
+        secret = f"corral_{secrets.token_urlsafe(32)}"
+        token = Token(secrets.token_hex(4), digest_of(secret), tenant, role, self._shell.clock.now(), label)
+        await self._administer(who, TokenIssued(at=token.created_at, token=token, by=self._by(who)))
+        return replace(token, digest=""), secret
+
+    async def tokens(self, who: Principal) -> tuple[Token, ...]:
+        """Return the tokens that the principal may see, digests removed."""
+        found = self._shell.core.book.state.tokens.values()
+        return tuple(replace(t, digest="") for t in found if scope(who) in (None, t.tenant))
+
+    async def revoke_token(self, who: Principal, token_id: str) -> None:
+        """Refuse a token from now on."""
+        if token_id == who.token_id:
+            raise Conflict("a token cannot revoke itself", hint="use another admin token")
+        await self._administer(who, TokenRevoked(at=self._shell.clock.now(), token_id=token_id, by=self._by(who)))
+
+    async def prepare_stop(self, who: Principal, *, stop_tasks: bool) -> int:
+        """Stop admitting; when asked, cancel all jobs and wait for their tasks to end."""
+        require_admin(who)
+        state = self._shell.core.book.state
+        if stop_tasks:
+            waits = [self._shell.feed.ended(job) for job in state.jobs]
+            for job in list(state.jobs):
+                await self._shell.ask(Cancel(job, f"{self._by(who)} (down)"))
+            if waits:
+                await asyncio.wait(waits, timeout=60.0)
+        return sum(1 for job in state.jobs.values() for gang in job.gangs.values() if gang.live)
+
+
+def _matches(job: Job, query: JobQuery) -> bool:
+    return (
+        (query.name is None or job.spec.name == query.name)
+        and (query.state is None or job.state == query.state)
+        and (query.since is None or job.submitted_at >= query.since)
+    )

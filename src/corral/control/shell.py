@@ -1,0 +1,202 @@
+"""The shell around the control core: one loop that turns inputs into durable facts and only then lets anything go.
+
+    inbox -> core.handle ... core.settle -> core.drain -> one compare-and-append -> answers, commands, subscribers
+
+While an append is under way the inbox fills; the next batch takes all of it (group commit). When the store fails, the
+loop stops: nothing was acknowledged, and the state is rebuilt from the journal at the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import msgspec
+
+from corral.control.core import Answer, ControlCore, Input
+from corral.control.feed import Feed
+from corral.control.inputs import Fenced, Outcome
+from corral.model.errors import CorralError, Unavailable
+from corral.model.ids import NodeId
+from corral.model.messages import TaskPhase, TaskReported
+from corral.ports.clock import Clock
+from corral.ports.engine import Engine, EngineSays
+from corral.ports.faults import FaultPoint, FaultPoints
+from corral.ports.store import Batch, JournalEntry, Store
+
+TICK_S = 0.5
+BATCH_MAX = 2_000
+SNAPSHOT_ENTRIES = 4_000
+PRUNE_S = 3_600.0
+T = TypeVar("T")
+
+
+class _Letter(msgspec.Struct):
+    item: Input
+    reply: asyncio.Future[Answer] | None = None
+
+
+class ControlShell:
+    """Runs the core over a store and an engine."""
+
+    def __init__(
+        self, core: ControlCore, store: Store, engine: Engine, clock: Clock, faults: FaultPoints, *, last_seq: int
+    ) -> None:
+        self.core = core
+        self.clock = clock
+        self.engine = engine
+        self.feed = Feed()
+        self.last_seq = last_seq
+        self.accepting = True
+        self.failure: CorralError | None = None
+        self._store = store
+        self._faults = faults
+        self._inbox: list[_Letter] = []
+        self._bell = asyncio.Event()
+        self._journal = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
+        self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="store-read")
+        self._snapshot_seq = last_seq
+        self._pruned_at = 0.0
+        self._fencing: set[asyncio.Task[None]] = set()
+
+    # ---- callers ---------------------------------------------------------------------------------------------------
+
+    def hear(self, said: EngineSays) -> None:
+        """Take a message of the engine in (called in the event loop)."""
+        if isinstance(said, TaskReported):
+            if said.report.phase is TaskPhase.RUNNING:
+                self._faults.reach(FaultPoint.FORKED_UNJOURNALED)
+            elif said.report.phase is TaskPhase.ENDED:
+                self._faults.reach(FaultPoint.EXITED_UNREPORTED)
+        self._put(_Letter(said))
+
+    async def ask(self, item: Input) -> Answer:
+        """Hand an input over and return the core's answer once everything it led to is durable."""
+        if self.failure is not None:
+            raise self.failure
+        if not self.accepting:
+            raise Unavailable("the pool is stopping", hint="try again when it is up")
+        reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._put(_Letter(item, reply))
+        return await reply
+
+    async def read(self, call: Callable[..., T], *args: Any) -> T:
+        """Make a blocking read of the store in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, call, *args)
+
+    def _put(self, letter: _Letter) -> None:
+        self._inbox.append(letter)
+        self._bell.set()
+
+    # ---- the loop --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run until cancelled. Raises the store's error when an append failed."""
+        loop = asyncio.get_running_loop()
+        next_tick = loop.time()
+        try:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._bell.wait(), max(0.0, next_tick - loop.time()))
+                self._bell.clear()
+                letters, self._inbox = self._inbox[:BATCH_MAX], self._inbox[BATCH_MAX:]
+                if self._inbox:
+                    self._bell.set()
+                now = self.clock.now()
+                answers = [self.core.handle(now, letter.item) for letter in letters]
+                if loop.time() >= next_tick:
+                    next_tick = loop.time() + TICK_S
+                    self.core.tick(now)
+                self.core.settle(now)
+                await self._commit(letters, answers, self.core.drain())
+        except CorralError as error:
+            self.failure = error
+            raise
+        finally:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        problem = self.failure or Unavailable("the controller stopped")
+        for letter in self._inbox:
+            if letter.reply is not None and not letter.reply.done():
+                letter.reply.set_exception(problem)
+        self._inbox.clear()
+
+    async def _commit(self, letters: list[_Letter], answers: list[Answer], outcome: Outcome) -> None:
+        if outcome.facts:
+            self._faults.reach(FaultPoint.BEFORE_APPEND)
+            try:
+                await self._append(outcome)
+            except CorralError as error:
+                for letter in letters:
+                    if letter.reply is not None and not letter.reply.done():
+                        letter.reply.set_exception(error)
+                raise
+            self._faults.reach(FaultPoint.APPENDED_UNACKNOWLEDGED)
+        for letter, answer in zip(letters, answers, strict=True):
+            if letter.reply is not None and not letter.reply.done():
+                letter.reply.set_result(answer)
+        if any(command for command in outcome.commands):
+            await self._between_answer_and_command(letters)
+        for command in outcome.commands:
+            self.engine.send(command)
+        for node in outcome.fences:
+            task = asyncio.create_task(self._fence(node))
+            self._fencing.add(task)
+            task.add_done_callback(self._fencing.discard)
+        await self._keep_house()
+
+    async def _between_answer_and_command(self, letters: list[_Letter]) -> None:
+        if any(letter.reply is not None for letter in letters):
+            await self._faults_after_answer()
+
+    async def _faults_after_answer(self) -> None:
+        armed = getattr(self._faults, "armed", None)
+        if armed is not None and armed(FaultPoint.ACKNOWLEDGED_UNLAUNCHED):
+            await asyncio.sleep(0.02)
+            self._faults.reach(FaultPoint.ACKNOWLEDGED_UNLAUNCHED)
+
+    async def _append(self, outcome: Outcome) -> None:
+        batch = Batch(outcome.facts, outcome.finished, outcome.usage)
+        first = self.last_seq + 1
+        epoch = self.core.book.epoch
+        self.last_seq = await asyncio.get_running_loop().run_in_executor(
+            self._journal, self._store.append, self.last_seq, epoch, batch
+        )
+        entries = [JournalEntry(first + i, epoch, fact) for i, fact in enumerate(outcome.facts)]
+        self.feed.publish(entries, self.core.book.state)
+
+    async def _fence(self, node: NodeId) -> None:
+        proven = await self.engine.fence(node)
+        self._put(_Letter(Fenced(node, proven)))
+
+    async def _keep_house(self) -> None:
+        if self.last_seq - self._snapshot_seq < SNAPSHOT_ENTRIES:
+            return
+        self._snapshot_seq = self.last_seq
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._journal, self._store.save_snapshot, self.last_seq, self.core.image())
+
+    async def prune(self, retention_s: float) -> None:
+        """Delete journal entries beyond the retention, at most once an hour."""
+        now = self.clock.now()
+        if now - self._pruned_at < PRUNE_S:
+            return
+        self._pruned_at = now
+        live = list(self.core.book.state.jobs)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(
+            self._journal, lambda: self._store.prune(entries_before=now - retention_s, keep_jobs=live)
+        )
+
+    async def close(self) -> None:
+        """Stop accepting, keep a last snapshot, let the threads go."""
+        self.accepting = False
+        if self.failure is None and self.last_seq > self._snapshot_seq:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._journal, self._store.save_snapshot, self.last_seq, self.core.image())
+        self._journal.shutdown(wait=True)
+        self._readers.shutdown(wait=False)

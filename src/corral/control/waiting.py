@@ -1,0 +1,108 @@
+"""What waits: pending gangs with their job's proposal as candidates, jobs that owe a proposal, and dependencies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from corral.model.ids import GangKey, JobId
+from corral.model.job import DependencyKind, Gang, Job, JobState
+from corral.model.offer import Candidate, Proposal
+from corral.policy.arbitration import PendingIndex
+
+GANGS_MAX = 100_000
+
+
+def satisfies(kind: DependencyKind, state: JobState) -> bool:
+    """Return whether a dependency is met by the way in which its job ended."""
+    match kind:
+        case DependencyKind.ENDED:
+            return True
+        case DependencyKind.SUCCEEDED:
+            return state is JobState.SUCCEEDED
+        case DependencyKind.FAILED:
+            return state is not JobState.SUCCEEDED
+
+
+class Waiting:
+    """The index of candidates that arbitration works on."""
+
+    def __init__(self) -> None:
+        self.index = PendingIndex()
+        self.proposals: dict[JobId, Proposal] = {}
+        self.unbid: dict[JobId, None] = {}
+        self._indexed: dict[JobId, set[int]] = {}
+        self._dependents: dict[JobId, dict[JobId, None]] = {}
+
+    def count(self) -> int:
+        """Return the number of candidates."""
+        return sum(len(gangs) for gangs in self._indexed.values())
+
+    def jobs_with_data(self, jobs: Iterable[Job]) -> None:
+        """Ask pending jobs that declared data for new bids: the places of shards changed."""
+        for job in jobs:
+            if job.spec.data and job.id in self._indexed:
+                self.unbid[job.id] = None
+
+    def refresh_job(self, job: Job) -> None:
+        """Bring all gangs of a job up to date."""
+        for earlier in job.waiting_for:
+            self._dependents.setdefault(earlier, {})[job.id] = None
+        for gang in job.gangs:
+            self.refresh(job, gang)
+
+    def refresh(self, job: Job, gang: int) -> None:
+        """Bring one gang up to date."""
+        state = job.gangs[gang]
+        if state.state is not JobState.PENDING or job.cancelled_by is not None or job.waiting_for:
+            self._drop(job.id, gang)
+            return
+        proposal = self.proposals.get(job.id)
+        if proposal is None or not proposal.bids:
+            self.unbid[job.id] = None
+            return
+        self._add(job, state, proposal)
+
+    def propose(self, job: Job, proposal: Proposal) -> None:
+        """Take a job's bids: they stand for all its pending gangs until replaced."""
+        self.unbid.pop(job.id, None)
+        old = self.proposals.get(job.id)
+        self.proposals[job.id] = proposal
+        for gang in job.gangs.values():
+            if gang.index in self._indexed.get(job.id, ()) and old is not None and old.bids == proposal.bids:
+                continue
+            if gang.state is JobState.PENDING and proposal.bids and not job.waiting_for and job.cancelled_by is None:
+                self._add(job, gang, proposal)
+
+    def job_ended(self, job: JobId) -> list[JobId]:
+        """Forget an ended job; return the jobs that waited for it."""
+        for gang in list(self._indexed.get(job, ())):
+            self._drop(job, gang)
+        self.proposals.pop(job, None)
+        self.unbid.pop(job, None)
+        return list(self._dependents.pop(job, ()))
+
+    def _add(self, job: Job, gang: Gang, proposal: Proposal) -> None:
+        self._drop(job.id, gang.index)
+        self.index.add(
+            Candidate(
+                key=GangKey(job.id, gang.index),
+                tenant=job.spec.tenant,
+                queue=job.spec.queue,
+                priority=job.spec.priority,
+                queued_at=gang.queued_at,
+                order=int(job.id) * GANGS_MAX + gang.index,
+                bids=proposal.bids,
+                max_duration_s=job.spec.max_duration_s,
+                avoid=gang.avoid,
+            )
+        )
+        self._indexed.setdefault(job.id, set()).add(gang.index)
+
+    def _drop(self, job: JobId, gang: int) -> None:
+        known = self._indexed.get(job)
+        if known is None or gang not in known:
+            return
+        known.discard(gang)
+        if not known:
+            del self._indexed[job]
+        self.index.remove(GangKey(job, gang))

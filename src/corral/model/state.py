@@ -1,0 +1,107 @@
+"""The pool's state in memory: the fold of the journal. Changed only by ``transitions.fold``."""
+
+from __future__ import annotations
+
+import msgspec
+
+from corral.model.ids import DeviceId, GangKey, JobId, NodeId, QueueName, TenantId
+from corral.model.job import Job
+from corral.model.resources import Amount, NodeSpec, Placement
+from corral.model.tenant import Queue, Tenant, Token
+
+KEYS_MAX = 100_000
+
+
+class Node(msgspec.Struct):
+    """A registered node and the facts about it. Whether it answers now is an observation and not kept here."""
+
+    spec: NodeSpec
+    lost: bool = False
+    cordoned: bool = False
+    cordon_reason: str = ""
+    failed: dict[DeviceId, str] = {}
+
+
+class Held(msgspec.Struct):
+    """What is held on one node: milli-units by device, CPUs, memory, rendezvous ports, and who is there."""
+
+    devices: dict[DeviceId, int] = {}
+    cpus_milli: int = 0
+    memory_mib: int = 0
+    ports: set[int] = set()
+    gangs: dict[str, int] = {}
+
+    @property
+    def amount(self) -> Amount:
+        """Return the sum."""
+        return Amount(sum(self.devices.values()), self.cpus_milli, self.memory_mib)
+
+    def hold(self, key: GangKey, placement: Placement) -> None:
+        """Add a placement."""
+        for share in placement.devices:
+            self.devices[share.uuid] = self.devices.get(share.uuid, 0) + share.milli
+        self.cpus_milli += placement.cpus_milli
+        self.memory_mib += placement.memory_mib
+        if placement.port is not None:
+            self.ports.add(placement.port)
+        self.gangs[str(key)] = self.gangs.get(str(key), 0) + 1
+
+    def release(self, key: GangKey, placement: Placement) -> None:
+        """Take a placement away."""
+        for share in placement.devices:
+            left = self.devices.get(share.uuid, 0) - share.milli
+            if left > 0:
+                self.devices[share.uuid] = left
+            else:
+                self.devices.pop(share.uuid, None)
+        self.cpus_milli -= placement.cpus_milli
+        self.memory_mib -= placement.memory_mib
+        if placement.port is not None:
+            self.ports.discard(placement.port)
+        left = self.gangs.get(str(key), 0) - 1
+        if left > 0:
+            self.gangs[str(key)] = left
+        else:
+            self.gangs.pop(str(key), None)
+
+
+class KeyUse(msgspec.Struct, frozen=True):
+    """An idempotency key that was used: the jobs it made and the digest of the request."""
+
+    jobs: tuple[JobId, ...]
+    digest: str | None
+
+
+class PoolState(msgspec.Struct):
+    """Everything that the journal says. Finished jobs have left it (they are rows of the store)."""
+
+    jobs: dict[JobId, Job] = {}
+    nodes: dict[NodeId, Node] = {}
+    held: dict[NodeId, Held] = {}
+    tenants: dict[TenantId, Tenant] = {}
+    tenant_held: dict[TenantId, Amount] = {}
+    queues: dict[QueueName, Queue] = {}
+    queue_held: dict[QueueName, Amount] = {}
+    tokens: dict[str, Token] = {}
+    keys: dict[str, KeyUse] = {}
+    dependents: dict[JobId, tuple[JobId, ...]] = {}
+    next_job: int = 1
+    finished: int = 0
+    at: float = 0.0
+
+    def capacity(self) -> Amount:
+        """Return what all nodes that are not lost have together, without failed devices."""
+        total = Amount()
+        for node in self.nodes.values():
+            if not node.lost:
+                healthy = sum(1000 for d in node.spec.devices if d.uuid not in node.failed)
+                total = total + Amount(healthy, node.spec.cpus_milli, node.spec.memory_mib)
+        return total
+
+    def remember_key(self, tenant: TenantId, key: str, job: JobId, digest: str | None) -> None:
+        """Keep which job an idempotency key made; the oldest keys go first."""
+        name = f"{tenant}\0{key}"
+        known = self.keys.pop(name, None)
+        self.keys[name] = KeyUse((*(known.jobs if known else ()), job), digest)
+        while len(self.keys) > KEYS_MAX:
+            del self.keys[next(iter(self.keys))]
