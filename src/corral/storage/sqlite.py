@@ -4,7 +4,7 @@ WAL and ``synchronous=FULL``: a commit that returned is on the disk. A new datab
 renamed into it, so that a file of that name is always whole, and an empty one is damage, not a beginning.
 
 What is checked at each start: the magic number; every page (``PRAGMA quick_check``) of a database of up to
-``check_mib_max`` (a warm disk reads 1 GiB in about a second), of a larger one what recovery reads anyhow; the journal
+``check_mib_max`` (0.6 ms per MiB, so at most 0.15 s), of a larger one what recovery reads anyhow; the journal
 from the snapshot on without a gap; the CRC-32 of each entry read. Damage elsewhere in a large file is reported as
 ``StoreCorrupt`` by the call that meets it.
 """
@@ -82,6 +82,8 @@ class SqliteBackend:
         where = f"cannot {doing} {self._path}"
         if name == "SQLITE_FULL" or (name.startswith("SQLITE_IOERR") and self._full()):
             return StoreFull(f"{where}: the disk is full", hint="free some space and start again; nothing is lost")
+        if "Could not decode to UTF-8" in detail:
+            return StoreCorrupt(f"{self._path} is damaged: {detail}", hint=RESTORE)
         if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT")) or name == "SQLITE_IOERR_SHORT_READ":
             return StoreCorrupt(f"{self._path} is damaged: {detail}", hint=RESTORE)
         if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
