@@ -187,3 +187,45 @@ class PoolStatus(msgspec.Struct, frozen=True):
     cpu_pool: bool
     clock_offset_s: float
     models: dict[str, int] = {}
+
+
+class JobSummary(msgspec.Struct, frozen=True):
+    """A job as one row.
+
+    ``elements`` is the number of gangs, ``counts`` how many are in each state (empty for a finished job read from its
+    row). ``exit_code`` is what a command that waited for the job returns: 0, the code of the first task that failed, or
+    128 + the signal that ended it; ``None`` while the job runs and when no process ran to an end.
+    """
+
+    id: JobId
+    name: str
+    tenant: TenantId
+    queue: str
+    state: JobState
+    submitted_at: float
+    user: str = ""
+    priority: int = 0
+    started_at: float | None = None
+    ended_at: float | None = None
+    is_array: bool = False
+    elements: int = 1
+    counts: dict[str, int] = {}
+    num_nodes: int = 1
+    gpu_milli: int = 0
+    gpu_model: str | None = None
+    cpus_milli: int = 0
+    memory_mib: int = 0
+    nodes: tuple[NodeId, ...] = ()
+    restarts: int = 0
+    moves: int = 0
+    exit_code: int | None = None
+    exit_cause: str | None = None
+    message: str = ""
+
+
+class JobRows(msgspec.Struct, frozen=True):
+    """Jobs as rows, newest first; ``next_before`` is the job number to continue with, ``total_live`` of unfinished."""
+
+    jobs: tuple[JobSummary, ...]
+    next_before: int | None
+    total_live: int

@@ -1,1 +1,1 @@
-"""Versioned data transfer objects of the HTTP boundary (pydantic)."""
+"""What crosses the HTTP boundary: how a job is written, and versioned data transfer objects (pydantic)."""

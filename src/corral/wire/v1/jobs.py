@@ -1,0 +1,229 @@
+"""Jobs, gangs and tasks. Times are seconds since the epoch."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pydantic import Field
+
+from corral.model import job as model
+from corral.wire.v1.base import Answer
+from corral.wire.v1.resources import GangShape, Placement
+
+SIGNAL_BASE = 128
+"""A process that was ended by signal ``n`` has the exit code 128 + n (POSIX shells)."""
+
+# How much the end of a task explains the end of its job: the others follow from these.
+_CONSEQUENCES = frozenset({model.Cause.GANG_STOPPED, model.Cause.CANCELLED, model.Cause.PREEMPTED})
+
+
+class TaskExit(Answer):
+    """How a task ended."""
+
+    cause: model.Cause
+    exit_code: int | None
+    signal: int | None
+    message: str
+    started_at: float | None
+    ended_at: float | None
+    cpu_s: float | None
+    rss_max_mib: int | None
+    log_bytes: int | None
+
+
+class Task(Answer):
+    """One rank of one incarnation of a gang."""
+
+    rank: int
+    state: model.TaskState
+    placement: Placement | None
+    started_at: float | None
+    ended_at: float | None
+    exit: TaskExit | None
+
+
+class Gang(Answer):
+    """All ranks of one array element."""
+
+    index: int = Field(description="position among the job's gangs; its array index is spec.indices[index]")
+    tasks: list[Task]
+    state: model.JobState
+    incarnation: int = Field(description="rises at each placement")
+    queued_at: float
+    placed_at: float | None
+    started_at: float | None
+    ended_at: float | None
+    stopping: model.StopReason | None
+    restarts: int = Field(description="those charged against max_restarts")
+    moves: int = Field(description="restarts that no fault of the job caused")
+    avoid: list[str] = Field(description="nodes where it failed, newest last")
+    used_gpu_milli_s: float
+    lost_gpu_milli_s: float
+    waited_s: float
+
+
+class Dependency(Answer):
+    """A job that has to end first."""
+
+    job: str
+    kind: model.DependencyKind
+
+
+class CheckpointSpec(Answer):
+    """How a job is asked to save itself."""
+
+    signal: str
+    grace_s: float
+    path: str | None
+
+
+class JobSpec(Answer):
+    """A job as admitted, with all defaults applied. Exactly one of argv and script is set."""
+
+    name: str
+    tenant: str
+    shape: GangShape
+    argv: list[str]
+    script: str | None
+    setup: str | None
+    queue: str
+    envs: dict[str, str]
+    workdir: str | None
+    file_mounts: dict[str, str]
+    indices: list[int]
+    points: list[dict[str, str]]
+    is_array: bool
+    max_duration_s: float | None
+    grace_s: float
+    max_restarts: int
+    priority: int
+    after: list[Dependency]
+    data: list[str]
+    fencing: model.Fencing
+    lease_s: float
+    checkpoint: CheckpointSpec | None
+    restart_cost_s: float
+
+
+class Job(Answer):
+    """A job with its gangs and tasks."""
+
+    id: str
+    spec: JobSpec
+    submitted_at: float
+    gangs: dict[int, Gang]
+    state: model.JobState
+    started_at: float | None
+    ended_at: float | None
+    cancelled_by: str | None
+    message: str
+    user: str
+    open_gangs: int
+
+
+class JobSummary(Answer):
+    """A job as one row."""
+
+    id: str
+    name: str
+    tenant: str
+    queue: str
+    state: model.JobState
+    submitted_at: float
+    user: str
+    priority: int
+    started_at: float | None
+    ended_at: float | None
+    is_array: bool
+    elements: int = Field(description="number of gangs")
+    counts: dict[str, int] = Field(description="gangs by state; empty for a finished job in a list")
+    num_nodes: int
+    gpu_milli: int = Field(description="per node")
+    gpu_model: str | None
+    cpus_milli: int = Field(description="per node")
+    memory_mib: int = Field(description="per node")
+    nodes: list[str] = Field(description="where its live tasks are")
+    restarts: int
+    moves: int
+    exit_code: int | None = Field(description="0, the code of the first task that failed, or 128 + its signal")
+    exit_cause: str | None
+    message: str
+
+    @classmethod
+    def of(cls, source: model.Job) -> JobSummary:
+        """Return the row of a job. Built unchecked: the values come from checked types, and lists are long."""
+        spec, gangs = source.spec, source.gangs.values()
+        demand = spec.shape.demand
+        cause, code = outcome(source)
+        return cls.model_construct(
+            id=source.id,
+            name=spec.name,
+            tenant=spec.tenant,
+            queue=spec.queue,
+            state=source.state,
+            submitted_at=source.submitted_at,
+            user=source.user,
+            priority=spec.priority,
+            started_at=source.started_at,
+            ended_at=source.ended_at,
+            is_array=spec.is_array,
+            elements=len(spec.indices),
+            counts=dict(Counter(gang.state.value for gang in gangs)),
+            num_nodes=spec.shape.ranks,
+            gpu_milli=demand.gpu_milli,
+            gpu_model=demand.gpu_model,
+            cpus_milli=demand.cpus_milli,
+            memory_mib=demand.memory_mib,
+            nodes=list(dict.fromkeys(placement.node for gang in gangs for placement in gang.placements)),
+            restarts=sum(gang.restarts for gang in gangs),
+            moves=sum(gang.moves for gang in gangs),
+            exit_code=code,
+            exit_cause=cause,
+            message=source.message,
+        )
+
+
+def outcome(job: model.Job) -> tuple[str | None, int | None]:
+    """Return (cause, exit code) of an ended job: of the first task whose end explains it; (None, None) before."""
+    if job.state is model.JobState.SUCCEEDED:
+        return model.Cause.EXITED.value, 0
+    if not job.state.ended:
+        return None, None
+    exits = [
+        task.exit for gang in job.gangs.values() for task in gang.tasks if task.exit is not None and not task.exit.ok
+    ]
+    if not exits:
+        return None, None
+    first = next((exit_ for exit_ in exits if exit_.cause not in _CONSEQUENCES), exits[0])
+    code = first.exit_code or None
+    if code is None and first.signal is not None:
+        code = SIGNAL_BASE + first.signal
+    return first.cause.value, code
+
+
+class JobRows(Answer):
+    """Jobs as rows, newest first."""
+
+    jobs: list[JobSummary]
+    next_before: int | None = Field(description="the job number to continue with, null when there are no more")
+    total_live: int = Field(description="unfinished jobs in all")
+
+
+class Submitted(Answer):
+    """The jobs of one submission, in its order."""
+
+    jobs: list[JobSummary]
+
+
+class JournalEntry(Answer):
+    """One journaled fact with its place. A fact has kind and at, and what its kind needs."""
+
+    seq: int
+    epoch: int
+    fact: dict[str, object]
+
+
+class History(Answer):
+    """The journaled facts of a job, oldest first."""
+
+    entries: list[JournalEntry]

@@ -1,0 +1,202 @@
+"""Answers to questions about the pool. Shares are parts of the pool (0..1), times seconds since the epoch."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from corral.model.job import JobState
+from corral.wire.v1.base import Answer
+from corral.wire.v1.resources import Amount, DeviceSpec, DeviceState, GangShape, NodeSpec, Placement
+
+
+class GangKey(Answer):
+    """One gang of a job."""
+
+    job: str
+    gang: int
+
+
+class Holder(Answer):
+    """Who holds how much of a node."""
+
+    job: str
+    gang: int
+    tenant: str
+    gpu_milli: int
+    cpus_milli: int
+    ends_at: float | None = Field(description="null when unknown")
+
+
+class NodeConstraint(Answer):
+    """What one node lacks for one rank of the gang."""
+
+    node: str
+    fits: int = Field(description="how many ranks it could take now")
+    free: Amount
+    total: Amount
+    blocks: list[str] = Field(description="the reasons in words")
+    holders: list[Holder]
+
+
+class ShareArithmetic(Answer):
+    """The numbers behind the order."""
+
+    tenant: str
+    weight: float
+    due_share: float
+    held_share: float
+    decayed_share: float
+    rank_among_tenants: int
+    tenants_waiting: int
+
+
+class StartEstimate(Answer):
+    """Expected start as a range."""
+
+    earliest: float
+    latest: float | None = Field(description="null when some holder declared no end")
+    basis: str
+
+
+class Reservation(Answer):
+    """The placements kept for the first gang that does not fit, and the time from which."""
+
+    key: GangKey
+    tenant: str
+    placements: list[Placement]
+    start_at: float | None
+    made_at: float
+
+
+class WhyReport(Answer):
+    """The true answer to "why is my job waiting"."""
+
+    job: str
+    gang: int
+    state: JobState
+    verdict: str
+    shape: GangShape
+    position: int | None
+    ahead: int
+    shortfall: int = Field(description="ranks that found no place")
+    constraints: list[NodeConstraint]
+    share: ShareArithmetic | None
+    blocked_by: list[str]
+    reservation: Reservation | None
+    own_reservation: bool
+    estimate: StartEstimate | None
+    cheapest_change: str | None
+    pending_gangs: int
+
+
+class Receipt(Answer):
+    """What a job cost so far or in all."""
+
+    job: str
+    name: str
+    tenant: str
+    state: JobState
+    submitted_at: float
+    started_at: float | None
+    ended_at: float | None
+    waited_s: float
+    ran_s: float
+    gpu_hours: float
+    lost_gpu_hours: float
+    idle_share: float | None = Field(description="null when it was never measured")
+    restarts: int
+    moves: int
+    gangs: int
+    exit_cause: str
+    exit_code: int | None
+    nodes: list[str]
+    cpu_s: float | None
+    rss_max_mib: int | None
+    simulated: bool
+
+
+class DeviceReport(Answer):
+    """A device with its last observation and who holds it."""
+
+    spec: DeviceSpec
+    state: DeviceState | None = Field(description="null when it never told")
+    failed_reason: str | None
+    held_milli: int
+    holders: list[GangKey]
+
+
+class NodeReport(Answer):
+    """A node with its devices and what it holds."""
+
+    spec: NodeSpec
+    state: str = Field(description="up, suspect or lost")
+    cordoned: bool
+    cordon_reason: str
+    age_s: float | None = Field(description="age of the last heartbeat")
+    held: Amount
+    devices: list[DeviceReport]
+    gangs: list[GangKey]
+    load_1m: float | None
+    memory_free_mib: int | None
+    clock_skew_s: float | None
+
+
+class NodeReports(Answer):
+    """All nodes."""
+
+    nodes: list[NodeReport]
+
+
+class QueueLine(Answer):
+    """One pending gang."""
+
+    position: int
+    key: GangKey
+    name: str
+    tenant: str
+    queue: str
+    priority: int
+    shape: GangShape
+    waited_s: float
+    reason: str
+    estimate: StartEstimate | None
+
+
+class QueueLines(Answer):
+    """Pending gangs in the order in which they are considered."""
+
+    lines: list[QueueLine]
+
+
+class PoolStatus(Answer):
+    """The pool at a glance."""
+
+    version: str
+    pid: int
+    url: str
+    started_at: float
+    now: float
+    epoch: int
+    seq: int
+    nodes_up: int
+    nodes: int
+    devices: int
+    devices_failed: int
+    simulated_devices: int
+    capacity: Amount
+    held: Amount
+    running_gangs: int
+    pending_gangs: int
+    waiting_jobs: int
+    finished_jobs: int
+    cpu_pool: bool
+    clock_offset_s: float
+    models: dict[str, int]
+
+
+class Health(Answer):
+    """That the daemon answers."""
+
+    version: str
+    pid: int
+    ok: bool = True
