@@ -16,6 +16,8 @@ ENGINES = "No engine knows another"
 SANS_IO = "Model, policy and cores have no clock, randomness, sockets, files, threads, environment or logging"
 LIGHT = "An agent starts in tens of milliseconds: the standard library and msgspec only"
 
+ALONE = "Fork server and shim live on the standard library alone"
+
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
@@ -125,3 +127,16 @@ def test_an_agent_that_loads_a_heavy_library_is_caught(copy: Path) -> None:
     status, output = check(copy)
     assert status == 1
     assert f"{LIGHT} BROKEN" in output
+
+
+def test_a_shim_that_loads_more_than_the_standard_library_is_caught(copy: Path) -> None:
+    plant(copy, "corral.agent.shim.planted", "import corral.model.ids")
+    status, output = check(copy)
+    assert status == 1
+    assert f"{ALONE} BROKEN" in output
+
+
+def test_whoever_imports_the_package_for_its_version_does_not_import_the_client(copy: Path) -> None:
+    plant(copy, "corral.agent.planted", "from corral import __version__")
+    status, output = check(copy)
+    assert status == 0, output
