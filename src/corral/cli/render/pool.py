@@ -1,0 +1,242 @@
+"""`corral up`, `status`, `queue`, `tenant`, `token` and `usage`: the pool and those who share it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, tzinfo
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from corral.cli.render.layout import Column, cell, facts, stack, state, table
+from corral.cli.render.units import (
+    amount_words,
+    counted,
+    duration,
+    gang_name,
+    gpu_hours,
+    milli,
+    moment,
+    percent,
+    span,
+    stamp,
+    trimmed,
+)
+from corral.cli.render.why import shape_words
+from corral.model.report import PoolStatus, QueueLine, TenantReport
+from corral.model.resources import Amount
+from corral.model.tenant import Queue, Quota, Token
+from corral.ports.store import UsageRow
+
+MILLI_S_PER_HOUR = 3_600_000.0
+
+
+def status(found: PoolStatus, *, state_dir: str, zone: tzinfo | None = None) -> RenderableType:
+    """Return the pool at a glance."""
+    pairs: list[tuple[str, str | Text]] = [
+        ("address", found.url),
+        ("state", state_dir),
+        ("running since", f"{stamp(found.started_at, zone)} ({duration(found.now - found.started_at)})"),
+        ("nodes", _up_of(found)),
+        ("devices", devices_words(found)),
+        ("held", held_words(found)),
+        ("work", work_words(found)),
+    ]
+    if abs(found.clock_offset_s) >= 1:
+        pairs.append(("clock", f"was set by {duration(abs(found.clock_offset_s))}; times go on without a jump"))
+    title = Text(f"corral {found.version}, pid {found.pid}, epoch {found.epoch}, journal at {found.seq}")
+    return stack(title, Text(""), facts(pairs))
+
+
+def _up_of(found: PoolStatus) -> Text:
+    word = "up" if found.nodes_up == found.nodes else "suspect"
+    return state(word, f"{found.nodes_up} of {found.nodes} up")
+
+
+def devices_words(found: PoolStatus) -> str:
+    """Return what the devices are: ``32 (32 x H100), all SIMULATED``, or that this is a CPU pool."""
+    if not found.devices:
+        return "CPU pool: no GPUs found"
+    models = ", ".join(f"{count} x {model}" for model, count in sorted(found.models.items()))
+    text = f"{found.devices} ({models})" if models else str(found.devices)
+    if found.simulated_devices:
+        all_of = found.simulated_devices == found.devices
+        text += ", all SIMULATED" if all_of else f", {found.simulated_devices} SIMULATED"
+    if found.devices_failed:
+        text += f", {found.devices_failed} failed"
+    return text
+
+
+def held_words(found: PoolStatus) -> str:
+    """Return what is held of what there is."""
+    parts = []
+    for word, held, total in (
+        ("GPUs", found.held.gpu_milli, found.capacity.gpu_milli),
+        ("CPUs", found.held.cpus_milli, found.capacity.cpus_milli),
+    ):
+        if total:
+            parts.append(f"{milli(held)} of {milli(total)} {word} ({percent(held / total, 0)})")
+    return ", ".join(parts) or "nothing"
+
+
+def work_words(found: PoolStatus) -> str:
+    """Return how much work there is."""
+    return (
+        f"{found.running_gangs} running, {found.pending_gangs} pending, "
+        f"{counted(found.waiting_jobs, 'job')} waiting for others, {found.finished_jobs} finished"
+    )
+
+
+def queue(lines: Sequence[QueueLine], *, now: float, limit: int, zone: tzinfo | None = None) -> RenderableType:
+    """Return what waits, in the order in which it is considered."""
+    if not lines:
+        return Text("nothing waits")
+    heads = (
+        Column("POS", right=True),
+        Column("JOB", least=4),
+        Column("NAME", least=6),
+        Column("TENANT", least=6),
+        Column("PRIO", right=True),
+        Column("NEEDS", wide=True, least=12),
+        Column("WAITED", right=True),
+        Column("START", wide=True, least=9),
+        Column("REASON", wide=True, least=14),
+    )
+    rows = [
+        (
+            str(line.position),
+            gang_name(line.key.job, line.key.gang),
+            line.name,
+            line.tenant,
+            str(line.priority),
+            shape_words(line.shape),
+            duration(line.waited_s),
+            "-" if line.estimate is None else span(line.estimate.earliest, line.estimate.latest, now, zone),
+            line.reason,
+        )
+        for line in lines
+    ]
+    more = Text(f"the first {limit} (--limit shows more)", style="dim") if len(lines) >= limit else None
+    return stack(table(heads, rows), more)
+
+
+def queues(found: Sequence[Queue]) -> RenderableType:
+    """Return the named queues."""
+    heads = (
+        Column("QUEUE", least=5),
+        Column("PRIORITY", right=True),
+        Column("LIMIT", wide=True),
+        Column("STATE"),
+    )
+    rows = [
+        (one.name, str(one.priority), quota_words(one.limit, "none"), "paused" if one.paused else "open")
+        for one in found
+    ]
+    return table(heads, rows)
+
+
+def quota_words(quota: Quota, otherwise: str) -> str:
+    """Return a quota in words: ``8 GPUs, 64 CPUs``; a limit of nothing is said as such."""
+    parts = []
+    if quota.gpu_milli is not None:
+        parts.append(f"{milli(quota.gpu_milli)} GPUs")
+    if quota.cpus_milli is not None:
+        parts.append(f"{milli(quota.cpus_milli)} CPUs")
+    return ", ".join(parts) or otherwise
+
+
+def tenants(reports: Sequence[TenantReport]) -> RenderableType:
+    """Return the tenants with what is due to them and what they hold."""
+    heads = (
+        Column("TENANT", least=6),
+        Column("WEIGHT", right=True),
+        Column("DUE", right=True),
+        Column("HOLDS", right=True),
+        Column("AVERAGE", right=True),
+        Column("GPUS", right=True),
+        Column("RUNNING", right=True),
+        Column("PENDING", right=True),
+        Column("GUARANTEED", wide=True),
+        Column("LIMIT", wide=True),
+    )
+    rows = [
+        (
+            report.tenant.id,
+            trimmed(report.tenant.weight, 2),
+            percent(report.due_share),
+            percent(report.held_share),
+            percent(report.decayed_share),
+            milli(report.held.gpu_milli),
+            str(report.running),
+            str(report.pending),
+            quota_words(report.tenant.guaranteed, "-"),
+            quota_words(report.tenant.limit, "-"),
+        )
+        for report in reports
+    ]
+    return table(heads, rows)
+
+
+def tokens(found: Sequence[Token], *, zone: tzinfo | None = None) -> RenderableType:
+    """Return the access tokens; their secrets are known to nobody but their holders."""
+    heads = (Column("ID", least=6), Column("TENANT"), Column("ROLE"), Column("MADE"), Column("LABEL", wide=True))
+    rows = [(one.id, one.tenant, one.role.value, stamp(one.created_at, zone), one.label) for one in found]
+    return table(heads, rows)
+
+
+def usage(
+    rows: Sequence[UsageRow], *, since: float, until: float, by: str, zone: tzinfo | None = None
+) -> RenderableType:
+    """Return used GPU-hours and CPU-hours ``by`` tenant, day or hour, with each one's part of all."""
+    title = Text(f"from {stamp(since, zone)} to {stamp(until, zone)}", style="bold")
+    sums = usage_sums(rows, by, zone)
+    total = sum(gpu for gpu, _, _ in sums.values())
+    if not sums:
+        return stack(title, Text("nothing was used"))
+    heads = (
+        *(() if by == "tenant" else (Column(by.upper()),)),
+        Column("TENANT", least=6),
+        Column("GPU-HOURS", right=True),
+        Column("PART", right=True),
+        Column("LOST", right=True),
+        Column("CPU-HOURS", right=True),
+    )
+    lines = [
+        (
+            *(() if by == "tenant" else (when,)),
+            tenant,
+            gpu_hours(gpu),
+            percent(gpu / total if total else None),
+            gpu_hours(lost),
+            gpu_hours(cpu),
+        )
+        for (when, tenant), (gpu, cpu, lost) in sums.items()
+    ]
+    return stack(title, Text(""), table(heads, lines))
+
+
+def usage_sums(
+    rows: Iterable[UsageRow], by: str, zone: tzinfo | None = None
+) -> dict[tuple[str, str], tuple[float, float, float]]:
+    """Return (GPU-hours, CPU-hours, lost GPU-hours) by (time, tenant); the time is empty when ``by`` is tenant."""
+    shapes = {"tenant": "", "day": "%Y-%m-%d", "hour": "%Y-%m-%d %H:%M"}
+    sums: dict[tuple[str, str], tuple[float, float, float]] = {}
+    for row in rows:
+        key = (datetime.fromtimestamp(row.hour, zone).strftime(shapes[by]), str(row.tenant))
+        gpu, cpu, lost = sums.get(key, (0.0, 0.0, 0.0))
+        sums[key] = (
+            gpu + row.gpu_milli_s / MILLI_S_PER_HOUR,
+            cpu + row.cpus_milli_s / MILLI_S_PER_HOUR,
+            lost + row.lost_gpu_milli_s / MILLI_S_PER_HOUR,
+        )
+    return dict(sorted(sums.items()))
+
+
+def capacity_words(capacity: Amount) -> str:
+    """Return what the pool has in all."""
+    return cell(amount_words(capacity)).plain
+
+
+def ends(at: float | None, now: float) -> str:
+    """Return an end that may be unknown."""
+    return "unknown" if at is None else moment(at, now)

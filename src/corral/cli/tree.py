@@ -1,0 +1,153 @@
+"""The tree of commands, loaded leaf by leaf: a command's module is imported when the command is named."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from corral.cli.failures import did_you_mean
+from corral.cli.session import Session
+from corral.model.errors import UsageError
+
+POOL, JOBS, ADMIN = "Pool", "Jobs", "Administration"
+
+
+class Leaf(NamedTuple):
+    """Where a command lives: ``module`` of corral.cli.commands, the function or typer app in it, its help panel."""
+
+    module: str
+    attribute: str
+    panel: str
+
+
+LEAVES: dict[str, Leaf] = {
+    "up": Leaf("pool", "up", POOL),
+    "down": Leaf("pool", "down", POOL),
+    "status": Leaf("pool", "status", POOL),
+    "doctor": Leaf("pool", "doctor", POOL),
+    "run": Leaf("run", "run", JOBS),
+    "submit": Leaf("submit", "submit", JOBS),
+    "ps": Leaf("jobs", "ps", JOBS),
+    "logs": Leaf("logs", "logs", JOBS),
+    "cancel": Leaf("jobs", "cancel", JOBS),
+    "why": Leaf("jobs", "why", JOBS),
+    "receipt": Leaf("jobs", "receipt", JOBS),
+    "history": Leaf("jobs", "history", JOBS),
+    "nodes": Leaf("nodes", "nodes", ADMIN),
+    "queue": Leaf("queue", "queue", ADMIN),
+    "tenant": Leaf("tenant", "tenant", ADMIN),
+    "token": Leaf("token", "token", ADMIN),
+    "usage": Leaf("tenant", "usage", ADMIN),
+}
+
+StateDir = Annotated[
+    Path | None,
+    typer.Option("--state-dir", metavar="DIR", hidden=True, help="State directory of the pool.", show_default=False),
+]
+Debug = Annotated[bool, typer.Option("--debug", hidden=True, help="Show the traceback of an error.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+
+def command(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function with a ``session`` argument a command.
+
+    The options that every command knows are added, hidden: they may stand before or after the name of the command.
+    """
+    signature = inspect.signature(function, eval_str=True)
+    own = [parameter for name, parameter in signature.parameters.items() if name != "session"]
+
+    @functools.wraps(function)
+    def wrapper(ctx: typer.Context, state_dir: Path | None, debug: bool, **values: Any) -> Any:
+        session = adopt(ctx, state_dir, debug)
+        return function(session=session, **values)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    added = [
+        inspect.Parameter("ctx", keyword, annotation=typer.Context),
+        inspect.Parameter("state_dir", keyword, annotation=StateDir, default=None),
+        inspect.Parameter("debug", keyword, annotation=Debug, default=False),
+    ]
+    parameters = [*(parameter.replace(kind=keyword) for parameter in own), *added]
+    wrapper.__signature__ = signature.replace(parameters=parameters, return_annotation=Any)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return wrapper
+
+
+def adopt(ctx: typer.Context, state_dir: Path | None, debug: bool) -> Session:
+    """Return the session of this command line with what the options say."""
+    session = ctx.find_object(Session) or Session()
+    if state_dir is not None:
+        session.state_dir = state_dir.expanduser()
+    session.debug = session.debug or debug
+    return session
+
+
+class FreeCommand(TyperCommand):
+    """A command that ends with a program and its arguments, which are nobody else's business.
+
+    What follows ``--`` is put into ``ctx.meta[PROGRAM]`` and not looked at.
+    """
+
+    PROGRAM = "corral.program"
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Split at the first ``--`` before anything is parsed."""
+        program: list[str] | None = None
+        if "--" in args:
+            cut = args.index("--")
+            args, program = args[:cut], args[cut + 1 :]
+        ctx.meta[self.PROGRAM] = program
+        return super().parse_args(ctx, args)
+
+
+class LazyGroup(TyperGroup):
+    """A group that knows the names of its members and imports one when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names in the order of the help."""
+        return [*LEAVES]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of a name, or ``None``."""
+        return load(cmd_name) if cmd_name in LEAVES else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command, or say which one was probably meant."""
+        if args[0] not in LEAVES and not args[0].startswith("-"):
+            hint = did_you_mean(args[0], LEAVES, "see corral --help")
+            raise UsageError(f"no such command: {args[0]}", hint=hint)
+        return super().resolve_command(ctx, args)
+
+
+class StrictGroup(TyperGroup):
+    """A group whose unknown members are answered with the nearest name."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command, or say which one was probably meant."""
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            hint = did_you_mean(args[0], self.commands, f"see {ctx.command_path} --help")
+            raise UsageError(f"no such command: {ctx.command_path} {args[0]}", hint=hint)
+        return super().resolve_command(ctx, args)
+
+
+@functools.cache
+def load(name: str) -> Any:
+    """Import the module of a command and return the command as typer runs it."""
+    leaf = LEAVES[name]
+    found = getattr(import_module(f"corral.cli.commands.{leaf.module}"), leaf.attribute)
+    if isinstance(found, typer.Typer):
+        made = typer.main.get_command(found)
+    else:
+        single = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        single.command(name, **getattr(found, "typer_settings", {}))(found)
+        made = typer.main.get_command(single)
+    made.name = name
+    made.rich_help_panel = leaf.panel  # type: ignore[attr-defined]
+    return made
