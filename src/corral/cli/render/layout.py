@@ -38,13 +38,14 @@ STATE_STYLES = {
 class Column(NamedTuple):
     """A column of a table.
 
-    ``right`` aligns numbers. Where room is short, ``wide`` columns wrap, down to ``least`` cells; then ``optional``
-    ones are left out, the last first; then the others are cut with an ellipsis, down to ``least``.
+    ``right`` aligns numbers. Where room is short, ``wide`` columns wrap and ``cut`` ones end in an ellipsis, down to
+    ``least`` cells; then ``optional`` ones are left out, the last first; then the others are cut, too.
     """
 
     head: str
     right: bool = False
     wide: bool = False
+    cut: bool = False
     optional: bool = False
     least: int = 1
 
@@ -94,13 +95,14 @@ def fitted(columns: dict[int, Column], natural: dict[int, int], room: int, gap: 
                 return
             widths[max(able, key=lambda index: widths[index])] -= 1
 
-    narrow([index for index in widths if columns[index].wide])
+    flexible = [index for index in widths if columns[index].wide or columns[index].cut]
+    narrow(flexible)
     for index in reversed(columns):
         if excess() > 0 and columns[index].optional:
             del widths[index]
-    narrow([index for index in widths if not columns[index].wide])
+    narrow([index for index in widths if index not in flexible])
     # What was left out may have made more room than was missing.
-    for index in [index for index in widths if columns[index].wide]:
+    for index in [index for index in flexible if index in widths]:
         widths[index] = min(natural[index], widths[index] + max(0, -excess()))
     return widths
 
