@@ -193,8 +193,8 @@ class JobSummary(msgspec.Struct, frozen=True):
     """A job as one row.
 
     ``elements`` is the number of gangs, ``counts`` how many are in each state (empty for a finished job read from its
-    row). ``exit_code`` is what a command that waited for the job returns: 0, the code of the first task that failed, or
-    128 + the signal that ended it; ``None`` while the job runs and when no process ran to an end.
+    row). ``exit_code`` is that of the exit that decided, 128 + n when signal n ended it; ``None`` while the job runs and
+    when no process ran to an end.
     """
 
     id: JobId

@@ -13,9 +13,6 @@ from corral.wire.v1.resources import GangShape, Placement
 SIGNAL_BASE = 128
 """A process that was ended by signal ``n`` has the exit code 128 + n (POSIX shells)."""
 
-# How much the end of a task explains the end of its job: the others follow from these.
-_CONSEQUENCES = frozenset({model.Cause.GANG_STOPPED, model.Cause.CANCELLED, model.Cause.PREEMPTED})
-
 
 class TaskExit(Answer):
     """How a task ended."""
@@ -119,6 +116,8 @@ class Job(Answer):
     message: str
     user: str
     open_gangs: int
+    waiting_for: list[str] = Field(description="jobs that have to end first")
+    exit_code: int | None = Field(description="set at the end: the code of the exit that decided")
 
 
 class JobSummary(Answer):
@@ -145,7 +144,7 @@ class JobSummary(Answer):
     nodes: list[str] = Field(description="where its live tasks are")
     restarts: int
     moves: int
-    exit_code: int | None = Field(description="0, the code of the first task that failed, or 128 + its signal")
+    exit_code: int | None = Field(description="of the exit that decided, 128 + n for signal n")
     exit_cause: str | None
     message: str
 
@@ -184,21 +183,15 @@ class JobSummary(Answer):
 
 
 def outcome(job: model.Job) -> tuple[str | None, int | None]:
-    """Return (cause, exit code) of an ended job: of the first task whose end explains it; (None, None) before."""
-    if job.state is model.JobState.SUCCEEDED:
-        return model.Cause.EXITED.value, 0
+    """Return (cause, exit code) of an ended job by the exit that decided; (None, None) before its end."""
     if not job.state.ended:
         return None, None
-    exits = [
-        task.exit for gang in job.gangs.values() for task in gang.tasks if task.exit is not None and not task.exit.ok
-    ]
-    if not exits:
-        return None, None
-    first = next((exit_ for exit_ in exits if exit_.cause not in _CONSEQUENCES), exits[0])
-    code = first.exit_code or None
-    if code is None and first.signal is not None:
-        code = SIGNAL_BASE + first.signal
-    return first.cause.value, code
+    decided = model.deciding_exit(job.gangs.values())
+    if decided is None:
+        return None, job.exit_code
+    if decided.exit_code is None and decided.signal is not None:
+        return decided.cause.value, SIGNAL_BASE + decided.signal
+    return decided.cause.value, decided.exit_code
 
 
 class JobRows(Answer):

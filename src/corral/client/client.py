@@ -1,0 +1,343 @@
+"""The SDK: ``corral.Client()`` finds the pool and has one typed method for each thing that it can be asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Literal, Self, TypeVar, Unpack
+from urllib.parse import quote
+
+import msgspec
+
+from corral.client.calls import Caller
+from corral.client.discovery import Discovery, checked_url
+from corral.client.handle import JobHandle
+from corral.client.transport import PlainTransport, Transport
+from corral.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from corral.client.fields import JobFields
+    from corral.model.ask import JobAsk
+    from corral.model.job import Job
+    from corral.model.report import (
+        JobRows,
+        JobSummary,
+        NodeReport,
+        PoolStatus,
+        QueueLine,
+        Receipt,
+        TenantReport,
+        WhyReport,
+    )
+    from corral.model.tenant import Queue, Role, Tenant, Token
+    from corral.ports.engine import LogChunk
+    from corral.ports.store import JournalEntry, UsageRow
+
+T = TypeVar("T")
+WAIT_S = 20.0
+"""How long one call of `wait` may stay unanswered; longer waits are several calls."""
+ANSWER_MARGIN_S = 10.0
+
+
+class _Id(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+
+
+class _Submitted(msgspec.Struct, frozen=True):
+    jobs: tuple[_Id, ...]
+
+
+class Client:
+    """A pool, seen from outside. Without arguments it finds the pool of this machine and user.
+
+    ``url`` and ``token`` default to ``CORRAL_URL`` and ``CORRAL_TOKEN``, else to what the daemon of ``state_dir``
+    (``CORRAL_STATE_DIR``, ``~/.corral``) wrote there. ``timeout_s`` limits one answer. While the daemon restarts,
+    reads, changes that may be repeated and submits (each has a key of its own) are repeated for up to ``retry_s``.
+    ``ca_file`` holds the certificate of a pool that has its own authority. Threads may share a client.
+
+    Every method raises the errors of :mod:`corral.model.errors`; ``DaemonNotRunning`` when nobody answers.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        state_dir: str | os.PathLike[str] | None = None,
+        *,
+        timeout_s: float = 30.0,
+        retry_s: float = 10.0,
+        ca_file: str | os.PathLike[str] | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        discovery = Discovery(checked_url(url) if url else None, token, state_dir)
+        self._transport = transport or PlainTransport(ca_file)
+        self._caller = Caller(discovery, self._transport, timeout_s=timeout_s, retry_s=retry_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; the client can be used again."""
+        self._transport.close()
+
+    # ---- jobs ------------------------------------------------------------------------------------------------------
+
+    def submit(
+        self, job: JobAsk | None = None, /, *, idempotency_key: str | None = None, **fields: Unpack[JobFields]
+    ) -> JobHandle:
+        """Submit one job, given as a :class:`JobAsk` or in keyword arguments as in a job file.
+
+        ``client.submit(run=["python", "train.py"], gpus=2, num_nodes=2)``. The call is safe to repeat: it has an
+        idempotency key, a fresh one unless it is given.
+        """
+        if job is not None and fields:
+            raise UsageError("give a job or keyword arguments, not both")
+        if job is None:
+            from corral.client.fields import ask_of_keywords
+
+            job = ask_of_keywords(fields)
+        return self.submit_all([job], idempotency_key=idempotency_key)[0]
+
+    def submit_all(self, jobs: Sequence[JobAsk], *, idempotency_key: str | None = None) -> list[JobHandle]:
+        """Submit jobs together: all are admitted or none; ``after`` may name others of them."""
+        from corral.wire.request import document_of
+
+        documents = [document_of(job) for job in jobs]
+        user = _user()
+        for document in documents:
+            document.setdefault("user", user)
+        key = idempotency_key or os.urandom(16).hex()
+        if not key.isascii() or not key.isprintable():
+            raise UsageError("an idempotency key must be printable ASCII")
+        body = msgspec.json.encode({"jobs": documents})
+        reply = self._caller.call("POST", "/jobs", body=body, headers={"Idempotency-Key": key})
+        answer = msgspec.json.decode(reply.body, type=_Submitted)
+        return [JobHandle(self, job.id, job.name) for job in answer.jobs]
+
+    def handle(self, ref: str) -> JobHandle:
+        """Return the handle of a job by its number or name."""
+        found = self.summary(ref)
+        return JobHandle(self, found.id, found.name)
+
+    def summary(self, ref: str) -> JobSummary:
+        """Return one job as a row."""
+        from corral.model.report import JobSummary
+
+        return self._get(f"/jobs/{_name(ref)}/summary", JobSummary)
+
+    def job(self, ref: str, *, gangs_from: int = 0, gangs_max: int = 1_000) -> Job:
+        """Return one job with its tasks; of a large array only ``gangs_max`` gangs from ``gangs_from`` on."""
+        from corral.model.job import Job
+
+        return self._get(f"/jobs/{_name(ref)}", Job, gangs_from=gangs_from, gangs_max=gangs_max)
+
+    def jobs(
+        self,
+        *,
+        live: bool = True,
+        finished: bool = False,
+        tenant: str | None = None,
+        name: str | None = None,
+        state: str | None = None,
+        since: float | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> JobRows:
+        """Return jobs as rows, newest first; ``before`` is a job number (``next_before`` of the page before)."""
+        from corral.model.report import JobRows
+
+        return self._get(
+            "/jobs",
+            JobRows,
+            live=live,
+            finished=finished,
+            tenant=tenant,
+            name=name,
+            state=state,
+            since=since,
+            before=before,
+            limit=limit,
+        )
+
+    def wait(self, ref: str, timeout_s: float | None = None) -> JobSummary:
+        """Return the job once it ended, or as it is after ``timeout_s`` (``None``: however long it takes)."""
+        import time
+
+        from corral.model.report import JobSummary
+
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            part_s = WAIT_S if deadline is None else max(0.0, min(WAIT_S, deadline - time.monotonic()))
+            reply = self._caller.call(
+                "GET", f"/jobs/{_name(ref)}/wait", query={"timeout_s": part_s}, timeout_s=part_s + ANSWER_MARGIN_S
+            )
+            found = msgspec.json.decode(reply.body, type=JobSummary)
+            if found.state.ended or (deadline is not None and time.monotonic() >= deadline):
+                return found
+
+    def cancel(self, ref: str) -> JobSummary:
+        """Ask for the end of a job. Raises ``Conflict`` when it has ended."""
+        from corral.model.report import JobSummary
+
+        return msgspec.json.decode(self._caller.call("DELETE", f"/jobs/{_name(ref)}").body, type=JobSummary)
+
+    def why(self, ref: str) -> WhyReport:
+        """Explain where a job stands and why."""
+        from corral.model.report import WhyReport
+
+        return self._get(f"/jobs/{_name(ref)}/why", WhyReport)
+
+    def receipt(self, ref: str) -> Receipt:
+        """Return what a job cost so far or in all."""
+        from corral.model.report import Receipt
+
+        return self._get(f"/jobs/{_name(ref)}/receipt", Receipt)
+
+    def history(self, ref: str) -> list[JournalEntry]:
+        """Return the journaled facts of a job, oldest first; kinds that this version does not know are left out."""
+        from corral.client.facts import entries_of
+
+        return entries_of(self._caller.call("GET", f"/jobs/{_name(ref)}/history").body)
+
+    def logs(self, ref: str, *, rank: int | None = None, offset: int = 0, follow: bool = False) -> Iterator[LogChunk]:
+        """Yield the log of one task in pieces; ``ref`` may be a gang, ``12.3``; ``follow`` waits until the job ended.
+
+        ``offset`` counts bytes from the first; bytes that rotation removed are skipped, as the pieces' offsets show.
+        """
+        from corral.client.follow import follow_log, read_log
+
+        path = f"/jobs/{_name(ref)}/log"
+        return (follow_log if follow else read_log)(self._caller, path, rank, offset)
+
+    def events(self, ref: str | None = None, *, after_seq: int | None = None) -> Iterator[JournalEntry]:
+        """Yield journaled facts as they happen, of one job or of all; ``after_seq`` begins with older ones."""
+        from corral.client.facts import follow_facts
+
+        return follow_facts(self._caller, ref, after_seq)
+
+    # ---- the pool --------------------------------------------------------------------------------------------------
+
+    def status(self) -> PoolStatus:
+        """Return the pool at a glance."""
+        from corral.model.report import PoolStatus
+
+        return self._get("/status", PoolStatus)
+
+    def nodes(self) -> tuple[NodeReport, ...]:
+        """Return all nodes with their devices."""
+        from corral.model.report import NodeReport
+
+        return self._get("/nodes", dict[str, tuple[NodeReport, ...]])["nodes"]
+
+    def cordon(self, node: str, reason: str = "") -> None:
+        """Give a node no new tasks (admin)."""
+        self._caller.call("POST", f"/nodes/{_name(node)}/cordon", body=msgspec.json.encode({"reason": reason}))
+
+    def uncordon(self, node: str) -> None:
+        """Give a node tasks again (admin)."""
+        self._caller.call("POST", f"/nodes/{_name(node)}/uncordon")
+
+    def remove_node(self, node: str) -> None:
+        """Forget a lost node without tasks (admin)."""
+        self._caller.call("DELETE", f"/nodes/{_name(node)}")
+
+    def queue(self, limit: int = 100) -> tuple[QueueLine, ...]:
+        """Return pending gangs in the order in which they are considered."""
+        from corral.model.report import QueueLine
+
+        return self._get("/queue", dict[str, tuple[QueueLine, ...]], limit=limit)["lines"]
+
+    def queues(self) -> tuple[Queue, ...]:
+        """Return the queues."""
+        from corral.model.tenant import Queue
+
+        return self._get("/queues", dict[str, tuple[Queue, ...]])["queues"]
+
+    def set_queue(self, queue: Queue, *, create: bool = False) -> None:
+        """Change a queue, or add it with ``create`` (admin); adding an existing one raises ``DuplicateName``."""
+        self._set("/queues", queue.name, queue, "name", create=create)
+
+    def remove_queue(self, name: str) -> None:
+        """Remove an unused queue (admin)."""
+        self._caller.call("DELETE", f"/queues/{_name(name)}")
+
+    def tenants(self) -> tuple[TenantReport, ...]:
+        """Return all tenants (admin) or one's own, with their standing."""
+        from corral.model.report import TenantReport
+
+        return self._get("/tenants", dict[str, tuple[TenantReport, ...]])["tenants"]
+
+    def set_tenant(self, tenant: Tenant, *, create: bool = False) -> None:
+        """Change a tenant, or add it with ``create`` (admin); adding an existing one raises ``DuplicateName``."""
+        self._set("/tenants", tenant.id, tenant, "id", create=create)
+
+    def remove_tenant(self, tenant: str) -> None:
+        """Remove a tenant without unfinished jobs (admin)."""
+        self._caller.call("DELETE", f"/tenants/{_name(tenant)}")
+
+    def tokens(self) -> tuple[Token, ...]:
+        """Return the tokens of one's tenant (admin: all), without digests."""
+        from corral.client.facts import tokens_of
+
+        return tokens_of(self._caller.call("GET", "/tokens").body)
+
+    def issue_token(self, tenant: str, role: Role | str = "user", label: str = "") -> tuple[Token, str]:
+        """Make a token (admin); return it and its secret, which is shown this once."""
+        from corral.client.facts import issued_token_of
+
+        body = msgspec.json.encode({"tenant": tenant, "role": role, "label": label})
+        return issued_token_of(self._caller.call("POST", "/tokens", body=body, repeatable=False).body)
+
+    def revoke_token(self, token_id: str) -> None:
+        """Refuse a token from now on (admin)."""
+        self._caller.call("DELETE", f"/tokens/{_name(token_id)}")
+
+    def usage(self, since: float, until: float, tenant: str | None = None) -> tuple[UsageRow, ...]:
+        """Return used milli-GPU and milli-CPU seconds by tenant and hour; times in seconds since the epoch."""
+        from corral.ports.store import UsageRow
+
+        return self._get("/usage", dict[str, tuple[UsageRow, ...]], since=since, until=until, tenant=tenant)["rows"]
+
+    def stop(self, tasks: Literal["refuse", "stop", "leave"] = "refuse") -> int:
+        """Stop the daemon (admin); return how many tasks are left running.
+
+        With live tasks ``refuse`` raises ``JobsRunning``, ``stop`` ends them (their jobs are queued again) and
+        ``leave`` lets them run on.
+        """
+        reply = self._caller.call(
+            "POST", "/stop", body=msgspec.json.encode({"tasks": tasks}), timeout_s=120.0, repeatable=False
+        )
+        return msgspec.json.decode(reply.body, type=dict[str, int])["tasks_left"]
+
+    def _get(self, path: str, kind: type[T], **query: str | float | bool | None) -> T:
+        return msgspec.json.decode(self._caller.call("GET", path, query=query).body, type=kind)
+
+    def _set(self, path: str, name: str, thing: Queue | Tenant, key: str, *, create: bool) -> None:
+        said = msgspec.to_builtins(thing)
+        del said[key]
+        if create:
+            body = msgspec.json.encode({key: name, **said})
+            self._caller.call("POST", path, body=body, repeatable=False)
+        else:
+            self._caller.call("PUT", f"{path}/{_name(name)}", body=msgspec.json.encode(said))
+
+
+def _name(text: str) -> str:
+    """Return a name as one segment of a path. Raises ``UsageError`` for one that cannot be."""
+    if not text or text in {".", ".."} or "/" in text or not text.isprintable():
+        raise UsageError(f"{text!r} is neither a number nor a name")
+    return quote(text, safe="")
+
+
+def _user() -> str:
+    """Return the name of the user who runs this process, for information only."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())

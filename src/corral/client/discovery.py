@@ -1,0 +1,134 @@
+"""Where the pool is and with which token: arguments, environment, or the state directory of a pool on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from corral.model.errors import DaemonNotRunning, StateUnusable, Unauthenticated, UsageError
+
+URL_VARIABLE = "CORRAL_URL"
+TOKEN_VARIABLE = "CORRAL_TOKEN"  # noqa: S105 -- the name of a variable
+STATE_DIR_VARIABLE = "CORRAL_STATE_DIR"
+START_HINT = "start one with `corral up`"
+
+
+class DaemonFile(msgspec.Struct, frozen=True):
+    """What a running daemon writes about itself (``daemon.json``)."""
+
+    url: str
+    pid: int
+
+
+class Address(msgspec.Struct, frozen=True):
+    """A pool's URL and a bearer token."""
+
+    url: str
+    token: str
+
+
+class Discovery:
+    """Finds a pool, and finds it again after its daemon was restarted on another port.
+
+    An explicit ``url`` wins, then an explicit ``state_dir``, then ``CORRAL_URL``, ``CORRAL_STATE_DIR`` and
+    ``~/.corral``. The token file of a state directory is sent to that directory's own daemon only.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        state_dir: str | os.PathLike[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        known = os.environ if environment is None else environment
+        self.url = url or (None if state_dir is not None else known.get(URL_VARIABLE)) or None
+        self._token = token or known.get(TOKEN_VARIABLE) or None
+        self.state_dir = Path(state_dir or known.get(STATE_DIR_VARIABLE) or "~/.corral").expanduser()
+
+    def address(self) -> Address:
+        """Return the pool's address now. Raises ``DaemonNotRunning``, ``Unauthenticated`` or ``StateUnusable``."""
+        if self.url is not None:
+            token = self._token
+            if token is None:
+                daemon = self._daemon()
+                token = self._token_of_file() if daemon is not None and daemon.url == self.url else None
+            if token is None:
+                raise Unauthenticated(f"there is no token for {self.url}", hint=f"set {TOKEN_VARIABLE}")
+            return Address(self.url, token)
+        daemon = self._daemon()
+        if daemon is None:
+            raise DaemonNotRunning(f"no pool runs on {self.state_dir}", hint=START_HINT)
+        return Address(daemon.url, self._token or self._token_of_file())
+
+    def may_return(self) -> bool:
+        """Return whether a daemon that does not answer may be back soon: it is remote, or its supervisor lives."""
+        if self.url is not None:
+            return True
+        daemon = self._daemon()
+        return _alive(self._supervisor_pid()) or (daemon is not None and _alive(daemon.pid))
+
+    def not_running(self, url: str) -> DaemonNotRunning:
+        """Return the error for a pool that does not answer."""
+        hint = START_HINT if self.url is None else f"check the address, or {START_HINT}"
+        return DaemonNotRunning(f"no pool answers at {url}", hint=hint)
+
+    def _daemon(self) -> DaemonFile | None:
+        path = self.state_dir / "daemon.json"
+        data = _read(path)
+        if data is None:
+            return None
+        try:
+            return msgspec.json.decode(data, type=DaemonFile)
+        except msgspec.DecodeError:
+            raise StateUnusable(f"{path} is damaged", hint="run `corral down`, then `corral up`") from None
+
+    def _token_of_file(self) -> str:
+        path = self.state_dir / "token"
+        data = _read(path)
+        if data is None:
+            raise Unauthenticated(f"there is no token in {path}", hint=f"set {TOKEN_VARIABLE}")
+        return data.decode(errors="replace").strip()
+
+    def _supervisor_pid(self) -> int | None:
+        digits = (_read(self.state_dir / "supervisor.pid") or b"").strip()
+        return int(digits) if digits.isdigit() and len(digits) < 12 else None
+
+
+def _read(path: Path) -> bytes | None:
+    """Return a small file's content, ``None`` when there is none. Raises ``StateUnusable`` when it may not be read."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StateUnusable(f"{path} cannot be read: {error.strerror}", hint="is it another user's pool?") from None
+
+
+def _alive(pid: int | None) -> bool:
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def checked_url(url: str) -> str:
+    """Return a URL without its trailing slash; raise ``UsageError`` when it is not http(s)://host[:port]."""
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+        raise UsageError(f"{url!r} is not the address of a pool", hint="write it like http://127.0.0.1:7420")
+    return url.rstrip("/")

@@ -1,0 +1,83 @@
+"""A job in keyword arguments: the fields of a job file, typed, and ``gpus`` for short."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+from corral.model.ask import JobAsk
+from corral.model.errors import InvalidField
+from corral.wire.document import Checked
+from corral.wire.request import ask_of_fields
+
+if TYPE_CHECKING:
+    from corral.client.handle import JobHandle
+
+Scalar = str | int | float | bool
+Duration = str | float | timedelta
+
+
+class JobFields(TypedDict, total=False):
+    """What a job may say. What is left out gets the pool's default; ``None`` is the same as left out."""
+
+    run: str | Sequence[Scalar]
+    name: str | None
+    tenant: str | None
+    queue: str | None
+    gpus: str | float | None
+    gpu_model: str | None
+    accelerators: str | float | Mapping[str, float] | None
+    cpus: str | float | None
+    memory: str | float | None
+    num_nodes: int | None
+    setup: str | None
+    envs: Mapping[str, Scalar] | None
+    workdir: str | os.PathLike[str] | None
+    file_mounts: Mapping[str, str | os.PathLike[str]] | None
+    array: str | int | Sequence[int] | None
+    sweep: Mapping[str, Sequence[Scalar]] | Sequence[Mapping[str, Scalar]] | None
+    max_duration: Duration | None
+    grace: Duration | None
+    max_restarts: int | None
+    priority: int | None
+    after: str | int | JobHandle | Mapping[str, str] | Sequence[str | int | JobHandle | Mapping[str, str]] | None
+    data: str | Sequence[str] | None
+    fencing: str | None
+    lease: Duration | None
+    checkpoint: Mapping[str, Scalar | timedelta] | None
+
+
+_RESOURCES = ("accelerators", "cpus", "memory")
+
+
+def ask_of_keywords(fields: Mapping[str, object]) -> JobAsk:
+    """Return the job of keyword arguments. ``workdir`` is the current directory unless it is given.
+
+    Raises what a job file raises; fields are called by their keywords.
+    """
+    from corral.client.handle import JobHandle
+
+    given = dict(fields)
+    given.setdefault("workdir", str(Path.cwd()))
+    names = {f"resources.{name}": name for name in _RESOURCES}
+    if given.get("gpus") is not None or given.get("gpu_model") is not None:
+        names["resources.accelerators"] = "gpus"
+        if given.get("accelerators") is not None:
+            raise InvalidField("says the same as accelerators", field="gpus", hint="leave one out")
+        gpus, model = given.get("gpus"), given.get("gpu_model")
+        count = 1 if gpus is None else gpus
+        given["accelerators"] = {model: count} if model is not None else count
+    given.pop("gpus", None)
+    given.pop("gpu_model", None)
+    resources = {name: given.pop(name) for name in _RESOURCES if name in given}
+    if resources:
+        given["resources"] = resources
+    after = given.get("after")
+    if isinstance(after, JobHandle):
+        given["after"] = after.id
+    elif isinstance(after, Iterable) and not isinstance(after, str | Mapping):
+        given["after"] = [item.id if isinstance(item, JobHandle) else item for item in after]
+    return ask_of_fields(given, Checked(base=str(Path.cwd()), on_disk=True, names=names))

@@ -1,0 +1,84 @@
+"""Streams that survive a restart of the daemon: each goes on from the last event it yielded."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Iterator
+
+import msgspec
+
+from corral.client.calls import Caller, Patience, Query
+from corral.client.transport import Broken, NotSent, blocks
+from corral.model.errors import CorralError, Unavailable
+from corral.ports.engine import LogChunk
+
+PAGE_BYTES = 1 << 20
+
+
+class LogEvent(msgspec.Struct, frozen=True):
+    """One event of a log stream: ``text`` when the bytes are UTF-8, else ``base64``."""
+
+    offset: int
+    complete: bool
+    text: str | None = None
+    base64: str | None = None
+
+    def chunk(self) -> LogChunk:
+        """Return the piece of the log."""
+        data = self.text.encode() if self.text is not None else b64decode(self.base64 or "")
+        return LogChunk(self.offset, data, self.complete)
+
+
+def events(caller: Caller, path: str, query: Query, last_id: str | None) -> Iterator[tuple[str, str, str]]:
+    """Yield (id, event, data) from a stream until the pool says ``end``; reconnect when it breaks."""
+    patience = Patience(caller.retry_s)
+    while True:
+        try:
+            stream = caller.stream(path, query, {"Last-Event-ID": last_id} if last_id is not None else None)
+            try:
+                for lines in blocks(stream):
+                    fields = dict(_field(line) for line in lines)
+                    kind, data = fields.get("event", "message"), fields.get("data", "")
+                    if kind == "end":
+                        return
+                    if kind == "problem":
+                        raise _problem(data)
+                    last_id = fields.get("id", last_id)
+                    patience = Patience(caller.retry_s)
+                    yield last_id or "", kind, data
+            finally:
+                stream.close()
+        except (NotSent, Broken):
+            pass
+        except Unavailable as error:
+            if type(error) is not Unavailable:
+                raise
+        caller.lost(patience)
+
+
+def _field(line: str) -> tuple[str, str]:
+    name, _, value = line.partition(":")
+    return name, value.removeprefix(" ")
+
+
+def _problem(data: str) -> CorralError:
+    from corral.client.calls import Problem
+
+    return CorralError.of(msgspec.json.decode(data, type=Problem).refusal())
+
+
+def follow_log(caller: Caller, path: str, rank: int | None, offset: int) -> Iterator[LogChunk]:
+    """Yield a log as it is written."""
+    for _, _, data in events(caller, path, {"rank": rank, "offset": offset, "follow": True}, None):
+        yield msgspec.json.decode(data, type=LogEvent).chunk()
+
+
+def read_log(caller: Caller, path: str, rank: int | None, offset: int) -> Iterator[LogChunk]:
+    """Yield what is in a log now, page by page."""
+    while True:
+        reply = caller.call("GET", path, query={"rank": rank, "offset": offset, "limit": PAGE_BYTES})
+        if not reply.body:
+            return
+        start = int(reply.headers.get("corral-log-offset", offset))
+        yield LogChunk(start, reply.body, reply.headers.get("corral-log-complete") == "true")
+        offset = start + len(reply.body)
