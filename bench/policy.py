@@ -1,0 +1,146 @@
+"""Round times of arbitration: ``python -m bench.policy`` prints one JSON object. Times are CPU milliseconds per round."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+from corral.model.ids import DeviceId, GangKey, JobId, NodeId, QueueName, TenantId
+from corral.model.offer import Bid, Candidate, FreeDevice, Holding, NodeOffer, QueueStanding, Snapshot, Standing
+from corral.model.resources import Amount, Demand, DeviceShare, GangShape, Placement
+from corral.model.tenant import Queue, Tenant
+from corral.policy.arbitration import PendingIndex, arbitrate
+from corral.policy.config import SchedulingConfig
+
+TENANTS = tuple(TenantId(name) for name in ("a", "b", "c"))
+CONFIG = SchedulingConfig()
+QUEUES = {QueueName("default"): QueueStanding(Queue(QueueName("default")))}
+
+
+def pool(nodes: int, gpus: int, free: int, *, ends: bool) -> Snapshot:
+    """Return ``nodes`` x ``gpus`` devices of which the first ``free`` of the last node are free, the rest held singly."""
+    offers: list[NodeOffer] = []
+    holdings: list[Holding] = []
+    for n in range(nodes):
+        name = NodeId(f"node-{n:05}")
+        open_ = free if n == nodes - 1 else 0
+        devices = tuple(
+            FreeDevice(DeviceId(f"{name}-{d}"), "H100", 1000 if d < open_ else 0, 81_920, d // 4) for d in range(gpus)
+        )
+        offers.append(
+            NodeOffer(
+                name, f"rack-{n // 16}", devices, 4_000 * open_, 1_000 * open_, Amount(gpus * 1000, 64_000, 64_000)
+            )
+        )
+        for d in range(open_, gpus):
+            number = n * gpus + d
+            placement = Placement(0, name, (DeviceShare(devices[d].uuid, 1000),), 4_000, 1_000)
+            holdings.append(
+                Holding(
+                    GangKey(JobId(str(number)), 0),
+                    TENANTS[number % 3],
+                    (placement,),
+                    900.0 - number % 50,
+                    1_000.0 + number % 97 if ends else None,
+                )
+            )
+    capacity = Amount(nodes * gpus * 1000, nodes * 64_000, nodes * 64_000)
+    return Snapshot(1, 1_000.0, tuple(offers), tuple(holdings), capacity)
+
+
+def waiting(count: int, shapes: tuple[GangShape, ...], durations: tuple[float | None, ...] = (None,)) -> PendingIndex:
+    """Return ``count`` candidates that go through tenants, shapes and durations in turn."""
+    index = PendingIndex()
+    for i in range(count):
+        index.add(
+            Candidate(
+                key=GangKey(JobId(str(100_000 + i)), 0),
+                tenant=TENANTS[i % 3],
+                queue=QueueName("default"),
+                priority=0,
+                queued_at=0.0,
+                order=i,
+                bids=(Bid(shapes[i // 3 % len(shapes)]),),
+                max_duration_s=durations[i // 3 % len(durations)],
+            )
+        )
+    return index
+
+
+def single(gpu_milli: int, cpus_milli: int = 4_000) -> GangShape:
+    """Return a one-rank shape."""
+    return GangShape(1, Demand(gpu_milli, None, cpus_milli, 1_000))
+
+
+def standings(snapshot: Snapshot) -> dict[TenantId, Standing]:
+    """Return the tenants with what they hold in ``snapshot`` (weights 1, 2, 3)."""
+    held = dict.fromkeys(TENANTS, Amount())
+    for holding in snapshot.holdings:
+        for placement in holding.placements:
+            held[holding.tenant] = held[holding.tenant] + Amount.of(placement)
+    return {t: Standing(Tenant(t, weight=i + 1.0), held[t], 0.3) for i, t in enumerate(TENANTS)}
+
+
+def timed(act: Callable[[], object], repeats: int) -> float:
+    """Return the median CPU milliseconds of ``act``."""
+    times = []
+    for _ in range(repeats):
+        begin = time.process_time()
+        act()
+        times.append((time.process_time() - begin) * 1e3)
+    return round(statistics.median(times), 3)
+
+
+def round_ms(snapshot: Snapshot, index: PendingIndex, repeats: int = 30) -> dict[str, float]:
+    """Return the time of a first round and of the next one that keeps its reservations."""
+    stand = standings(snapshot)
+    first = arbitrate(snapshot, index, stand, QUEUES, (), CONFIG)
+    return {
+        "placed": len(first.allocations),
+        "reservations": len(first.reservations),
+        "first_ms": timed(lambda: arbitrate(snapshot, index, stand, QUEUES, (), CONFIG), repeats),
+        "next_ms": timed(lambda: arbitrate(snapshot, index, stand, QUEUES, first.reservations, CONFIG), repeats),
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    small = (single(1000), single(2000), single(500, 2_000), single(1000, 2_000))
+    singles = waiting(2_000, small)
+    durations = waiting(2_000, small, (60.0, 300.0, None, 3_600.0))
+    gang = GangShape(4, Demand(8_000, None, 32_000, 8_000))
+    mixed = waiting(2_000, (*small, gang), (60.0, 300.0, None, 3_600.0))
+    many = waiting(10_000, small)
+    result = {
+        "nothing_free_ends_unknown": round_ms(pool(4, 8, 0, ends=False), singles),
+        "nothing_free_ends_known": round_ms(pool(4, 8, 0, ends=True), durations),
+        "nothing_free_gangs_wait": round_ms(pool(4, 8, 0, ends=True), mixed),
+        "one_device_freed": round_ms(pool(4, 8, 1, ends=False), singles),
+        "one_device_freed_gangs_wait": round_ms(pool(4, 8, 1, ends=True), mixed),
+        "node_freed": round_ms(pool(4, 8, 8, ends=True), mixed),
+        "one_device_freed_10000_wait": round_ms(pool(4, 8, 1, ends=False), many),
+        "empty_pool_32_devices": round_ms(pool(1, 32, 32, ends=False), singles),
+        "1000_gpus_one_freed": round_ms(pool(125, 8, 1, ends=True), mixed, 10),
+        "10000_gpus_one_freed": round_ms(pool(1_250, 8, 1, ends=True), mixed, 3),
+        "index_add_remove_us": index_us(),
+    }
+    print(json.dumps(result, indent=2))
+
+
+def index_us() -> float:
+    """Return the microseconds that one candidate costs to enter and leave an index of 10,000."""
+    index = waiting(10_000, (single(1000),))
+    candidates = list(index)[::100]
+
+    def act() -> None:
+        for candidate in candidates:
+            index.remove(candidate.key)
+            index.add(candidate)
+
+    return round(timed(act, 10) * 1e3 / len(candidates), 2)
+
+
+if __name__ == "__main__":
+    main()

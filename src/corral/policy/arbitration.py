@@ -1,0 +1,269 @@
+"""Phase 2 between global rounds: a work-conserving, event-driven fill of the snapshot by fairness.
+
+Progressive filling: the tenant with the best claim takes next, with its best candidate (queue and job priority, then
+order of submission). A candidate that does not fit is passed over, so that smaller ones fill in behind it; the first
+of them gets a reservation that nobody may delay. Gangs are placed with all their ranks or not at all.
+
+A round looks at lines of equal candidates: its cost is O(tenants x lines + placements), whatever the number that waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from corral.model.ids import GangKey, NodeId, QueueName, TenantId
+from corral.model.offer import (
+    Allocation,
+    Arbitration,
+    Bid,
+    Candidate,
+    Holding,
+    QueueStanding,
+    Reservation,
+    Snapshot,
+    Standing,
+)
+from corral.model.resources import MILLI, Amount, Demand, Placement
+from corral.model.tenant import Queue, Quota, Tenant
+from corral.policy.config import SchedulingConfig
+from corral.policy.cursor import CLOSED, FOREVER, Cursor, TenantCursor
+from corral.policy.fairness import claim, within
+from corral.policy.feasibility import empty_fit
+from corral.policy.pending import Kind, PendingIndex, kind_of
+from corral.policy.placement import Wish, place
+from corral.policy.reservation import better, keeps_of, plan
+from corral.policy.trial import Trial
+from corral.policy.verification import verify, verify_all
+
+__all__ = ["PendingIndex", "arbitrate", "gang_amount", "verify", "verify_all"]
+
+NO_LIMIT = Quota()
+
+
+def gang_amount(bid: Bid) -> Amount:
+    """Return what all ranks of a bid hold together."""
+    return Amount.of(bid.shape.demand).times(bid.shape.ranks)
+
+
+def arbitrate(
+    snapshot: Snapshot,
+    pending: PendingIndex,
+    standings: Mapping[TenantId, Standing],
+    queues: Mapping[QueueName, QueueStanding],
+    reservations: Sequence[Reservation],
+    config: SchedulingConfig,
+) -> Arbitration:
+    """Return who starts where now, and what is kept for whom. Nothing given is changed.
+
+    ``reservations`` are those of the last round. Run a round after every change, and at least once a second while
+    anything waits: reservations and back-offs move with time.
+    """
+    current = _Round(snapshot, pending, standings, queues, config)
+    current.carry_over(reservations)
+    current.fill()
+    return Arbitration(snapshot.version, tuple(current.allocations), tuple(current.reservations))
+
+
+class _Round:
+    """The state of one round."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        pending: PendingIndex,
+        standings: Mapping[TenantId, Standing],
+        queues: Mapping[QueueName, QueueStanding],
+        config: SchedulingConfig,
+    ) -> None:
+        self.now = snapshot.at
+        self.capacity = snapshot.capacity
+        self.config = config
+        self.trial = Trial(snapshot.nodes)
+        self.pending = pending
+        self.standings = dict(standings)
+        self.queues = dict(queues)
+        self.holdings: list[Holding] = list(snapshot.holdings)
+        self.allocations: list[Allocation] = []
+        self.reservations: list[Reservation] = []
+        self.done: set[GangKey] = set()
+        self._open_until: dict[Kind, float] = {}
+        self._never_elsewhere: dict[Kind, bool] = {}
+        self._shares_held: bool | None = None
+
+    # ---- reservations ----------------------------------------------------------------------------------------------
+
+    def carry_over(self, reservations: Sequence[Reservation]) -> None:
+        """Start reserved gangs that fit now; keep or renew the reservations of the others."""
+        for old in reservations:
+            candidate = self.pending.get(old.key)
+            if candidate is None or self._bids_within_limits(candidate) == ():
+                continue
+            if self._overtaken(candidate) or self._start(candidate):
+                continue
+            new = plan(candidate, self.trial, self.holdings, self.reservations, self.now, self.config)
+            if new is not None and len(self.reservations) < self.config.reservations:
+                self._reserve(better(old, new, self.trial.offers, self.holdings, self.now, self.config))
+
+    def _overtaken(self, candidate: Candidate) -> bool:
+        """Return whether the same tenant has a candidate of higher priority that could use a reservation."""
+        own = self._priority(candidate.queue, candidate.priority)
+        for line in self.pending.lines(candidate.tenant):
+            best = line.entries[0][4]
+            higher = self._priority(line.queue, best.priority) > own
+            if higher and self._needs_reservation(best) and self._bids_within_limits(best):
+                return True
+        return False
+
+    def _reserve(self, reservation: Reservation) -> None:
+        self.trial.keep(keeps_of(reservation, self.trial.offers, self.holdings))
+        self.reservations.append(reservation)
+
+    def _needs_reservation(self, candidate: Candidate) -> bool:
+        """Return whether a candidate could wait for ever without one.
+
+        A single rank on one whole device does not, where all devices are held as wholes and none is idle for want of
+        CPUs: the next device that comes free is enough for it, and the order of claims is its turn.
+        """
+        for bid in candidate.bids:
+            demand = bid.shape.demand
+            if bid.shape.ranks > 1 or demand.gpu_milli != MILLI or self._shares_are_held():
+                return True
+            bare = Demand(demand.gpu_milli, demand.gpu_model, 0, 0)
+            if self.trial.fits(bare):
+                return True
+        return False
+
+    def _shares_are_held(self) -> bool:
+        if self._shares_held is None:
+            self._shares_held = any(s.milli < MILLI for h in self.holdings for p in h.placements for s in p.devices)
+        return self._shares_held
+
+    def _mask(self, candidate: Candidate, end: float) -> int:
+        """Return the reservations that bind who ends at ``end``; nobody is bound by its own."""
+        mask = 0
+        for i, kept in enumerate(self.reservations):
+            if kept.key != candidate.key and (kept.start_at is None or end > kept.start_at):
+                mask |= 1 << i
+        return mask
+
+    # ---- filling ---------------------------------------------------------------------------------------------------
+
+    def fill(self) -> None:
+        """Let the tenants take in the order of their claims until nobody can take any more."""
+        filling: dict[TenantId, TenantCursor] = {}
+        for tenant in self.pending.tenants():
+            lines = [line for line in self.pending.lines(tenant) if not self._queue(line.queue).queue.paused]
+            cursors = [Cursor(line, self._queue(line.queue).queue.priority) for line in lines]
+            filling[tenant] = TenantCursor(cursors, self.open_until, self.done, self.now, self.config.backfill_scan)
+        while filling:
+            first: tuple[int, float, int, TenantId] | None = None
+            chosen: tuple[Candidate, Cursor] | None = None
+            for tenant in list(filling):
+                best = filling[tenant].best()
+                if best is None:
+                    del filling[tenant]
+                    continue
+                need = gang_amount(best[0].bids[0])
+                rank = (*claim(self._standing(tenant), need, self.capacity, self.config), best[0].order, tenant)
+                if first is None or rank < first:
+                    first, chosen = rank, best
+            if first is not None and chosen is not None:
+                filling[first[3]].forget()
+                self._try(*chosen)
+
+    def _try(self, candidate: Candidate, cursor: Cursor) -> None:
+        """Start a candidate if it fits; otherwise note what of its kind is still worth a look in this round."""
+        bids = self._bids_within_limits(candidate)
+        if not bids:
+            # What a tenant or a queue holds only grows in a round, and all of the line need as much.
+            cursor.closed = True
+            return
+        if self._start(candidate):
+            return
+        if candidate.avoid and self._backs_off(candidate):
+            cursor.hesitant = self._backs_off
+            return
+        if len(self.reservations) < self.config.reservations and self._needs_reservation(candidate):
+            new = plan(candidate, self.trial, self.holdings, self.reservations, self.now, self.config)
+            if new is not None:
+                self._reserve(new.reservation)
+        if len(bids) < len(candidate.bids):
+            # Others of the kind may have more room under their limits.
+            cursor.closed = True
+            return
+        end = self._end(candidate)
+        starts = [kept.start_at for kept in self.reservations if kept.key != candidate.key]
+        self._open_until[cursor.line.kind] = max((s for s in starts if s is not None and s < end), default=CLOSED)
+
+    def open_until(self, kind: Kind) -> float:
+        """Return the time by which a candidate of this kind has to end to be worth a try in this round."""
+        return self._open_until.get(kind, FOREVER)
+
+    def _end(self, candidate: Candidate) -> float:
+        return FOREVER if candidate.max_duration_s is None else self.now + candidate.max_duration_s
+
+    def _start(self, candidate: Candidate) -> bool:
+        end = self._end(candidate)
+        mask = self._mask(candidate, end)
+        avoided = frozenset(candidate.avoid)
+        bids = self._bids_within_limits(candidate)
+        for without in (avoided, frozenset[NodeId]()) if avoided else (avoided,):
+            if avoided and not without and self._backs_off(candidate):
+                return False
+            for bid in bids:
+                placements = place(self.trial, Wish.of(bid, self.config, without), mask)
+                if placements is not None:
+                    self._commit(candidate, placements, end)
+                    return True
+        return False
+
+    def _commit(self, candidate: Candidate, placements: tuple[Placement, ...], end: float) -> None:
+        self.trial.take(placements, end, [kept.start_at for kept in self.reservations])
+        self.allocations.append(Allocation(candidate.key, placements))
+        self.done.add(candidate.key)
+        declared = None if end == FOREVER else end
+        self.holdings.append(Holding(candidate.key, candidate.tenant, placements, self.now, declared))
+        if self._shares_held is False:
+            self._shares_held = None
+        taken = Amount.of(placements[0]).times(len(placements))
+        standing, queue = self._standing(candidate.tenant), self._queue(candidate.queue)
+        self.standings[candidate.tenant] = Standing(standing.tenant, standing.held + taken, standing.decayed_share)
+        self.queues[candidate.queue] = QueueStanding(queue.queue, queue.held + taken)
+
+    def _backs_off(self, candidate: Candidate) -> bool:
+        """Return whether a candidate still keeps away from the nodes where it failed, since others could take it."""
+        doubled = self.config.avoid_back_off_s * 2.0 ** (len(candidate.avoid) - 1)
+        if self.now >= candidate.queued_at + min(doubled, self.config.avoid_back_off_max_s):
+            return False
+        kind = kind_of(candidate)
+        never = self._never_elsewhere.get(kind)
+        if never is None:
+            others = [offer for node, offer in self.trial.offers.items() if node not in candidate.avoid]
+            never = self._never_elsewhere[kind] = not any(
+                sum(empty_fit(offer, bid.shape.demand) for offer in others) >= bid.shape.ranks for bid in candidate.bids
+            )
+        return not never
+
+    # ---- limits and order ------------------------------------------------------------------------------------------
+
+    def _bids_within_limits(self, candidate: Candidate) -> tuple[Bid, ...]:
+        standing, queue = self._standing(candidate.tenant), self._queue(candidate.queue)
+        if queue.queue.paused:
+            return ()
+        if standing.tenant.limit == NO_LIMIT and queue.queue.limit == NO_LIMIT:
+            return candidate.bids
+        return tuple(
+            bid
+            for bid in candidate.bids
+            if within(standing.tenant.limit, standing.held, gang_amount(bid)) is None
+            and within(queue.queue.limit, queue.held, gang_amount(bid)) is None
+        )
+
+    def _standing(self, tenant: TenantId) -> Standing:
+        return self.standings.get(tenant) or Standing(Tenant(tenant))
+
+    def _queue(self, name: QueueName) -> QueueStanding:
+        return self.queues.get(name) or QueueStanding(Queue(name))
+
+    def _priority(self, queue: QueueName, priority: int) -> int:
+        return self._queue(queue).queue.priority + priority

@@ -1,0 +1,120 @@
+"""Every constant of the policy room, with its reason. Set once for all pools and traces, never fitted to one.
+
+Times in seconds, shares as parts of the pool (0..1).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from corral.model.job import Fencing
+
+PRIORITY_MAX = 1000
+"""Priorities lie in -1000..1000: enough for any house order, small enough to be read."""
+
+ARRAY_MAX = 10_000
+"""Elements of one array. Every element is a gang in memory (about 1 KB): 10,000 keep a job near 10 MB."""
+
+RANKS_MAX = 100_000
+"""Ranks of one gang: above any pool that this project aims at (100k GPUs); stops absurd numbers early."""
+
+BIDS_MAX = 32
+"""Bids of one proposal (design: phase 1)."""
+
+NAME_LENGTH_MAX = 128
+"""Names of jobs and shards: a file name has 255 bytes, and names become parts of file names."""
+
+ARGUMENT_BYTES_MAX = 131_071
+"""Linux refuses one argument or environment string of more (MAX_ARG_STRLEN, 32 pages, with its NUL: execve(2))."""
+
+COMMAND_BYTES_MAX = 1_048_576
+"""All arguments and variables of a task together: half of Linux' ARG_MAX at the default 8 MiB stack (execve(2))."""
+
+ENTRIES_MAX = 1_000
+"""Environment variables, file mounts, shards or dependencies of one job: more is a generator gone wild."""
+
+DURATION_MAX_S = 366 * 86_400.0
+"""The longest ``max_duration``: a job that runs longer than a year declares none."""
+
+GRACE_MAX_S = 3_600.0
+"""The longest grace: a node that is drained waits this long for one task."""
+
+LEASE_MIN_S = 15.0
+"""Below this a few lost heartbeats (one a second) and a slow leader change would freeze healthy tasks."""
+
+LEASE_MAX_S = 86_400.0
+"""A day: longer means that a partitioned job blocks its devices for longer than anybody waits."""
+
+LEASE_MARGIN_S = 10.0
+"""The checkpoint signal is sent at ``lease - checkpoint grace - 10 s`` (architecture, decision 4)."""
+
+RESTARTS_MAX = 1_000
+"""``max_restarts``: above it a crash loop would fill the journal."""
+
+LAUNCH_MOVES_MAX = 5
+"""Free moves after which a failed launch or a vanished shim is charged as a restart: the job may be the cause."""
+
+
+class SchedulingConfig(msgspec.Struct, frozen=True):
+    """The dials of arbitration.
+
+    ``usage_half_life_s``: one hour. A tenant that had the pool to itself over night is level again after a morning's
+    coffee, not after a week (Slurm's default is seven days), yet history outlasts any single short job.
+
+    ``history_weight``: how much the decayed share counts against the share held now. Below 1, a tenant that was idle
+    can get at most ``(1 + history_weight) / 2`` of a pool that one equal tenant had alone: it never has all of it.
+
+    ``reservations``: EASY keeps one reservation (Lifka, JSSPP'95); each further one costs utilisation.
+
+    ``unknown_end_s``: the least time for which a holder without declared end is expected to go on. Above it the
+    expectation is its age (a Pareto tail: what has run long will run long), which only orders choices, never promises.
+
+    ``replan_ratio``: a reservation without a known start moves to other nodes only when these are expected within
+    this part of the time that the old ones need: without such a margin it would wander.
+
+    ``backfill_scan``: candidates of one shape that are looked at, in order, for one that ends before a reservation;
+    after that the one with the shortest declared duration is taken.
+
+    ``cold_start_weight``: devices per second. Leaving ten seconds of data loading out is worth breaking up one device
+    of an otherwise whole island.
+
+    ``cold_start_unlisted_s``: what a node that a bid does not list costs more than the worst one that it lists.
+
+    ``cold_start_per_shard_s``: loading one missing shard (about 10 GB at 1 GB/s, a 10 GbE link).
+
+    ``avoid_back_off_s`` doubles with each node in the avoid list up to ``avoid_back_off_max_s``: so long a retry waits
+    for another node to come free before it goes back to where it failed.
+
+    ``tenure_s`` and ``tenure_restarts``: no preemption before max(10 min, 10 x restart cost) (design: tenure).
+    """
+
+    usage_half_life_s: float = 3_600.0
+    history_weight: float = 0.5
+    reservations: int = 1
+    unknown_end_s: float = 60.0
+    replan_ratio: float = 0.5
+    backfill_scan: int = 512
+    cold_start_weight: float = 0.1
+    cold_start_unlisted_s: float = 30.0
+    cold_start_per_shard_s: float = 10.0
+    avoid_back_off_s: float = 5.0
+    avoid_back_off_max_s: float = 60.0
+    tenure_s: float = 600.0
+    tenure_restarts: float = 10.0
+
+
+class AdmissionDefaults(msgspec.Struct, frozen=True):
+    """What a job gets where it says nothing. CPU and memory defaults are for jobs without GPUs only.
+
+    A job with GPUs gets its nodes' CPUs and memory in proportion to the devices that it takes.
+    """
+
+    cpus_milli: int = 1_000
+    memory_mib: int = 1_024
+    max_duration_s: float | None = None
+    grace_s: float = 10.0
+    max_restarts: int = 0
+    fencing: Fencing = Fencing.EXCLUSIVE
+    lease_s: float = 90.0
+    restart_cost_s: float = 30.0
+    jobs_max: int = 100_000

@@ -1,0 +1,213 @@
+"""EASY reservations: the first gang that does not fit gets a start time and concrete placements (Lifka, JSSPP'95).
+
+Known ends are promises: with them alone the start is the earliest time at which the gang fits, and whoever ends before
+it may use the kept devices in the meantime. Where some holder declared no end there is no such time; then the devices
+that are expected first are kept as they come free, for nobody but the gang. Expected ends of such holders order the
+choice only: the longer it ran, the longer it is expected to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from corral.model.ids import DeviceId, NodeId
+from corral.model.offer import Candidate, Holding, NodeOffer, Reservation
+from corral.model.resources import MILLI, Placement
+from corral.policy.config import SchedulingConfig
+from corral.policy.cursor import FOREVER
+from corral.policy.feasibility import empty_fit, model_matches
+from corral.policy.placement import Wish, place
+from corral.policy.trial import Keep, Room, Trial
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A reservation and when its last device is expected (seconds since the epoch; equal to ``start_at`` if known)."""
+
+    reservation: Reservation
+    expected_at: float
+
+
+def expected_end(holding: Holding, now: float, config: SchedulingConfig) -> float:
+    """Return the declared end, or ``now`` plus the age of a holder that declared none (at least ``unknown_end_s``)."""
+    if holding.ends_at is not None:
+        return max(now, holding.ends_at)
+    return now + max(config.unknown_end_s, now - holding.started_at)
+
+
+class _Future:
+    """A branch of the trial in which holders give back one after the other."""
+
+    def __init__(self, trial: Trial, others: Iterable[Reservation], needed_milli: int) -> None:
+        self.trial = trial.branch()
+        self.devices: dict[DeviceId, float] = {}
+        self.nodes: dict[NodeId, float] = {}
+        self._needed_milli = needed_milli
+        for other in others:
+            self.trial.take((p for p in other.placements if p.node in trial.offers), FOREVER)
+
+    def release(self, placements: Sequence[Placement], at: float) -> None:
+        for placement in placements:
+            if placement.node not in self.trial.offers:
+                continue
+            self.nodes[placement.node] = at
+            room = self.trial.room(placement.node)
+            free = {d.uuid: milli for d, milli in zip(room.offer.devices, room.free, strict=True)}
+            for share in placement.devices:
+                if free.get(share.uuid, 0) < self._needed_milli:
+                    self.devices[share.uuid] = at
+        self.trial.release(placements)
+
+    def wish(self, wish: Wish, now: float) -> Wish:
+        """Return the wish with waiting as the cost of nodes (a second weighs as a device) and devices by readiness."""
+        cost: dict[NodeId, float] = {}
+        for node in self.trial.fits(wish.shape.demand):
+            wait = self._wait(self.trial.room(node), wish) - now
+            cost[node] = max(0.0, wait) + wish.cost.get(node, wish.cost_unlisted)
+        return replace(wish, cost=cost, ready=self.devices)
+
+    def _wait(self, room: Room, wish: Wish) -> float:
+        demand = wish.shape.demand
+        if demand.gpu_milli == 0:
+            return self.nodes.get(room.offer.node, 0.0)
+        needed = min(MILLI, demand.gpu_milli)
+        times = sorted(
+            self.devices.get(d.uuid, 0.0)
+            for d, milli in zip(room.offer.devices, room.free, strict=True)
+            if milli >= needed and model_matches(demand.gpu_model, d.model)
+        )
+        count = max(1, demand.gpus_whole)
+        return times[count - 1] if len(times) >= count else 0.0
+
+    def expected(self, placements: Sequence[Placement], now: float) -> float:
+        times = [self.devices.get(s.uuid, now) for p in placements for s in p.devices]
+        times += [self.nodes.get(p.node, now) for p in placements if not p.devices]
+        return max((now, *times))
+
+
+def plan(
+    candidate: Candidate,
+    trial: Trial,
+    holdings: Sequence[Holding],
+    others: Sequence[Reservation],
+    now: float,
+    config: SchedulingConfig,
+) -> Plan | None:
+    """Return the earliest reservation for a gang next to the ``others``, ``None`` when even an empty pool is too small.
+
+    ``trial`` is the view of now (nothing is taken from it), ``holdings`` are all that hold something in it.
+    """
+    offers = trial.offers.values()
+    could = [b for b in candidate.bids if sum(empty_fit(o, b.shape.demand) for o in offers) >= b.shape.ranks]
+    if not could:
+        return None
+    wishes = [Wish.of(bid, config) for bid in could]
+    needed = min(min(MILLI, wish.shape.demand.gpu_milli) for wish in wishes)
+    future = _Future(trial, others, needed)
+    found = _try(future, wishes, now)
+    if found is not None:
+        return _plan_of(candidate, future, found, start_at=now, now=now)
+    known = sorted(
+        ((max(now, h.ends_at), h.key, h) for h in holdings if h.ends_at is not None), key=lambda item: item[:2]
+    )
+    for at, _, holding in known:
+        future.release(holding.placements, at)
+        found = _try(future, wishes, now)
+        if found is not None:
+            return _plan_of(candidate, future, found, start_at=at, now=now)
+    for holding in holdings:
+        if holding.ends_at is None:
+            future.release(holding.placements, expected_end(holding, now, config))
+    found = _try(future, wishes, now)
+    return _plan_of(candidate, future, found, start_at=None, now=now) if found is not None else None
+
+
+def _try(future: _Future, wishes: Sequence[Wish], now: float) -> tuple[Placement, ...] | None:
+    for wish in wishes:
+        if place(future.trial, wish) is not None:
+            return place(future.trial, future.wish(wish, now))
+    return None
+
+
+def _plan_of(
+    candidate: Candidate, future: _Future, placements: tuple[Placement, ...], *, start_at: float | None, now: float
+) -> Plan:
+    reservation = Reservation(candidate.key, candidate.tenant, placements, start_at, now)
+    return Plan(reservation, start_at if start_at is not None else future.expected(placements, now))
+
+
+def still_there(reservation: Reservation, offers: Mapping[NodeId, NodeOffer]) -> bool:
+    """Return whether all nodes and devices of a reservation are still offered."""
+    for placement in reservation.placements:
+        offer = offers.get(placement.node)
+        if offer is None:
+            return False
+        present = {device.uuid for device in offer.devices}
+        if any(share.uuid not in present for share in placement.devices):
+            return False
+    return True
+
+
+def expected_start(
+    reservation: Reservation, holdings: Sequence[Holding], now: float, config: SchedulingConfig
+) -> float:
+    """Return when the holders of a reservation's devices (or of its nodes, without devices) are expected to be gone."""
+    if reservation.start_at is not None:
+        return max(now, reservation.start_at)
+    devices = {share.uuid for p in reservation.placements for share in p.devices}
+    nodes = {p.node for p in reservation.placements if not p.devices}
+    latest = now
+    for holding in holdings:
+        for placement in holding.placements:
+            if placement.node in nodes or any(share.uuid in devices for share in placement.devices):
+                latest = max(latest, expected_end(holding, now, config))
+    return latest
+
+
+def better(old: Reservation, new: Plan, offers: Mapping[NodeId, NodeOffer], holdings: Sequence[Holding],
+           now: float, config: SchedulingConfig) -> Reservation:  # fmt: skip
+    """Return which of an existing reservation and a new plan to keep. It stays unless it broke or gets earlier."""
+    fresh = replace(new.reservation, made_at=old.made_at)
+    if not still_there(old, offers):
+        return fresh
+    if old.start_at is not None:
+        overdue = old.start_at <= now
+        sooner = fresh.start_at is not None and fresh.start_at < old.start_at
+        return fresh if overdue or sooner else old
+    if fresh.start_at is not None:
+        return fresh
+    old_wait = expected_start(old, holdings, now, config) - now
+    return fresh if new.expected_at - now < config.replan_ratio * old_wait else old
+
+
+def keeps_of(
+    reservation: Reservation, offers: Mapping[NodeId, NodeOffer], holdings: Sequence[Holding]
+) -> dict[NodeId, Keep]:
+    """Return what a reservation needs on its nodes beyond what is given back in time.
+
+    In time are holders with a declared end not after the start; without a start, those that sit on kept devices.
+    """
+    keeps: dict[NodeId, Keep] = {}
+    for placement in reservation.placements:
+        offer = offers.get(placement.node)
+        if offer is not None:
+            keep = keeps.get(placement.node)
+            if keep is None:
+                keep = keeps[placement.node] = Keep(len(offer.devices))
+            keep.change(offer, placement, 1)
+    devices = {share.uuid for p in reservation.placements for share in p.devices}
+    start = reservation.start_at
+    for holding in holdings:
+        if start is not None:
+            in_time = holding.ends_at is not None and holding.ends_at <= start
+        else:
+            in_time = any(share.uuid in devices for p in holding.placements for share in p.devices)
+        if not in_time:
+            continue
+        for placement in holding.placements:
+            keep = keeps.get(placement.node)
+            if keep is not None:
+                keep.change(offers[placement.node], placement, -1)
+    return keeps
