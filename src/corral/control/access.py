@@ -77,7 +77,7 @@ class Access:
     def _gang(job: Job, index: str, ref: str) -> int | None:
         if not index:
             return None
-        first = index.split(".")[0]
+        first = index.split(".", maxsplit=1)[0]
         if not first.isdecimal() or int(first) not in job.gangs:
             raise NotFound(f"job {job.id} has no element {ref!r}", hint=f"it has {len(job.gangs)}, counted from 0")
         return int(first)

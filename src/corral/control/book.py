@@ -11,7 +11,7 @@ from corral.control.board import Board
 from corral.control.config import ControlConfig
 from corral.control.inputs import Outcome
 from corral.control.launching import launch, stops
-from corral.control.masters import Masters
+from corral.control.masters import Host, Masters
 from corral.control.observed import Observed
 from corral.control.standings import Average, Standings
 from corral.control.waiting import Waiting, satisfies
@@ -54,6 +54,8 @@ from corral.model.transitions import copy_job, fold
 from corral.policy import recovery
 from corral.ports.master import AppMasterFactory
 from corral.ports.store import FinishedJob, UsageRow
+
+Told = TaskStarted | TaskEnded | GangStopping | JobCancelRequested
 
 
 class Image(msgspec.Struct):
@@ -191,6 +193,8 @@ class Book:
             node = fact.placements[0].node
             generation = self.masters.move(job.id, node)
             self.send(HostMaster(node=node, epoch=self.epoch, job=copy_job(job), generation=generation))
+        else:
+            self._tell_remote(host, job.id, fact)
         for task in gang.tasks:
             self.send(launch(job, gang, task, self.state.nodes, epoch=self.epoch, leases=self.config.leases))
 
@@ -213,7 +217,7 @@ class Book:
 
     # ---- decisions -------------------------------------------------------------------------------------------------
 
-    def tell(self, job: JobId, fact: GangEvent | JobCancelRequested, *, seen_by: NodeId | None = None) -> None:
+    def tell(self, job: JobId, fact: Told, *, seen_by: NodeId | None = None) -> None:
         """Let the job's AppMaster know a recorded fact and act on what it decides.
 
         ``seen_by`` is the node whose hosted AppMaster has already seen it (its decisions come with the report).
@@ -223,17 +227,19 @@ class Book:
             return
         host = self.masters.host(job)
         if host is None or host.node is None:
-            master = self.masters.local(live)
-            self.decide(job, master.resume(fact.at) if not isinstance(fact, GangEvent) else self._local(live, fact))
+            self.masters.local(live)
+            if isinstance(fact, GangEvent):
+                self.decide(job, recovery.decide_gang(live, fact.gang, fact.at))
+            else:
+                self.decide(job, recovery.decide(live, fact.at))
         elif host.node != seen_by:
-            self.send(
-                TellMaster(node=host.node, epoch=self.epoch, job=job, generation=host.generation, fact=fact)
-            )
+            self._tell_remote(host, job, fact)
             if host.awaiting_since is None:
                 host.awaiting_since = fact.at
 
-    def _local(self, job: Job, fact: GangEvent) -> tuple[Decision, ...]:
-        return recovery.decide_gang(job, fact.gang, fact.at)
+    def _tell_remote(self, host: Host, job: JobId, fact: Fact) -> None:
+        if host.node is not None:
+            self.send(TellMaster(node=host.node, epoch=self.epoch, job=job, generation=host.generation, fact=fact))
 
     def decide(self, job: JobId, decisions: Iterable[Decision]) -> None:
         """Append an AppMaster's decisions; one that does not fit the state any more is dropped (it is stale)."""
@@ -248,11 +254,7 @@ class Book:
             if host is not None and host.node is not None:
                 host.awaiting_since = None
                 if not isinstance(decision, JobEnded):
-                    self.send(
-                        TellMaster(
-                            node=host.node, epoch=self.epoch, job=job, generation=host.generation, fact=decision
-                        )
-                    )
+                    self._tell_remote(host, job, decision)
         live = self.state.jobs.get(job)
         if live is not None and live.open_gangs == 0:
             for last in recovery.decide(live, self.state.at):

@@ -14,12 +14,13 @@ import msgspec
 from corral.control.book import Book, Image
 from corral.control.config import ControlConfig
 from corral.control.cycle import Cycle
-from corral.control.inputs import Administer, Cancel, Fenced, Outcome, Submit
+from corral.control.inputs import Administer, Cancel, Fenced, Outcome, Quiesce, Submit
 from corral.control.intake import Intake
 from corral.control.liveness import Liveness
 from corral.model.errors import Refusal, StoreCorrupt
 from corral.model.events import Fact
 from corral.model.ids import DEFAULT_QUEUE, DEFAULT_TENANT, JobId
+from corral.model.job import StopReason
 from corral.model.messages import Heartbeat, Hello, MasterDecided, TaskReported
 from corral.model.state import PoolState
 from corral.model.tenant import Queue, Tenant
@@ -27,7 +28,7 @@ from corral.ports.engine import AgentGone, EngineSays
 from corral.ports.master import AppMasterFactory
 from corral.ports.store import Recovered
 
-Input = Submit | Cancel | Administer | Fenced | EngineSays
+Input = Submit | Cancel | Administer | Quiesce | Fenced | EngineSays
 Answer = tuple[JobId, ...] | JobId | Refusal | None
 
 
@@ -77,7 +78,16 @@ class ControlCore:
                 return self.intake.administer(item)
             case Fenced():
                 self.liveness.fenced(now, item)
+            case Quiesce():
+                self._quiesce(now, item)
         return None
+
+    def _quiesce(self, now: float, ask: Quiesce) -> None:
+        self.cycle.paused = True
+        if ask.stop_tasks:
+            for job in list(self.book.state.jobs.values()):
+                for gang in list(job.gangs.values()):
+                    self.liveness.stop_gang(now, job, gang, StopReason.PREEMPTED)
 
     def settle(self, now: float) -> None:
         """Run a scheduling round when something changed, or when a second has passed while something waits."""

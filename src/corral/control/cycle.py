@@ -25,12 +25,15 @@ class Cycle:
         self._next_port = book.config.port_first
         self.reservations: tuple[Reservation, ...] = ()
         self.rounds = 0
+        self.paused = False
         self.last_verdicts: tuple[Verdict, ...] = ()
 
     def run(self, now: float) -> Arbitration | None:
         """Run one round; ``None`` when nothing waits."""
         book = self._book
         book.dirty = False
+        if self.paused:
+            return None
         if not book.waiting.unbid and not book.waiting.count():
             self.reservations = ()
             return None

@@ -42,6 +42,12 @@ class Administer(msgspec.Struct, frozen=True):
     create: bool = False
 
 
+class Quiesce(msgspec.Struct, frozen=True):
+    """The pool is about to stop: place nothing more; with ``stop_tasks`` what runs is stopped and queued again."""
+
+    stop_tasks: bool
+
+
 class Fenced(msgspec.Struct, frozen=True):
     """The answer of the engine to a request to fence a silent node."""
 

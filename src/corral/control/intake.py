@@ -183,7 +183,7 @@ class Intake:
             self._book.tell(job.id, fact)
         return ask.job
 
-    def administer(self, ask: Administer) -> None | Refusal:
+    def administer(self, ask: Administer) -> Refusal | None:
         """Check and record an admin act."""
         refusal = self._admin_refusal(ask)
         if refusal is None:
@@ -261,9 +261,9 @@ def _missing(what: str, name: str, names: object) -> Refusal:
     return _refuse(NotFound, f"there is no {what} {name!r}", hint=_known(names))
 
 
-def _exists(names: Mapping[TenantId, object] | Mapping[QueueName, object], name: str, what: str, *, create: bool) -> (
-    Refusal | None
-):
+def _exists(
+    names: Mapping[TenantId, object] | Mapping[QueueName, object], name: str, what: str, *, create: bool
+) -> Refusal | None:
     there = name in names
     if create and there:
         return _refuse(DuplicateName, f"{what} {name!r} exists already", field="name")

@@ -102,9 +102,7 @@ class Liveness:
             AcknowledgeHeartbeat(node=beat.node, epoch=self._book.epoch, sent_boottime_s=beat.sent_boottime_s)
         )
 
-    def _observe(
-        self, node: NodeId, contact: Contact, devices: Iterable[DeviceState], shards: Iterable[str]
-    ) -> None:
+    def _observe(self, node: NodeId, contact: Contact, devices: Iterable[DeviceState], shards: Iterable[str]) -> None:
         held = self._book.state.held.get(node)
         holders: dict[DeviceId, list[GangKey]] = {}
         if held is not None and held.devices:
@@ -292,9 +290,7 @@ class Liveness:
             first = next((g for g in job.gangs.values() if g.live), None)
             if (host is None or host.node is None) and first is not None and first.placements[0].node == node:
                 generation = self._book.masters.move(name, node)
-                self._book.send(
-                    HostMaster(node=node, epoch=self._book.epoch, job=copy_job(job), generation=generation)
-                )
+                self._book.send(HostMaster(node=node, epoch=self._book.epoch, job=copy_job(job), generation=generation))
 
     # ---- time ------------------------------------------------------------------------------------------------------
 

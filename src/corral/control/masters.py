@@ -42,7 +42,7 @@ class Masters:
         if host is None or host.master is None:
             host = self._hosts[job.id] = Host(self._generation(), self._factory(job))
         master = host.master
-        assert master is not None  # noqa: S101 - set in both branches above
+        assert master is not None
         return master
 
     def proposer(self, job: Job) -> AppMaster:

@@ -14,7 +14,7 @@ from corral.control import reports
 from corral.control.access import Access, digest_of, require_admin, scope
 from corral.control.accounts import HOUR_S, listed_job
 from corral.control.follow import follow_changes, follow_log
-from corral.control.inputs import Administer, Cancel, EndedJob, Submit
+from corral.control.inputs import Administer, Cancel, EndedJob, Quiesce, Submit
 from corral.control.shell import ControlShell
 from corral.model.ask import JobAsk
 from corral.model.errors import Conflict, CorralError, Forbidden, NotFound, Refusal
@@ -39,6 +39,7 @@ from corral.ports.pool import Change, JobPage, Principal, Submission
 from corral.ports.store import JobQuery, JournalEntry, Store, UsageRow
 
 WAIT_MAX_S = 3_600.0
+STOP_MAX_S = 90.0
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -278,16 +279,23 @@ class ControllerPool:
         await self._administer(who, TokenRevoked(at=self._shell.clock.now(), token_id=token_id, by=self._by(who)))
 
     async def prepare_stop(self, who: Principal, *, stop_tasks: bool) -> int:
-        """Stop admitting; when asked, cancel all jobs and wait for their tasks to end."""
+        """Place nothing more; when asked, stop what runs (it is queued again) and wait until it has ended."""
         require_admin(who)
-        state = self._shell.core.book.state
         if stop_tasks:
-            waits = [self._shell.feed.ended(job) for job in state.jobs]
-            for job in list(state.jobs):
-                await self._shell.ask(Cancel(job, f"{self._by(who)} (down)"))
-            if waits:
-                await asyncio.wait(waits, timeout=60.0)
-        return sum(1 for job in state.jobs.values() for gang in job.gangs.values() if gang.live)
+            changes = self._shell.feed.subscribe(None, None)
+            try:
+                await self._shell.ask(Quiesce(stop_tasks=True))
+                async with asyncio.timeout(STOP_MAX_S):
+                    while self._live_tasks():
+                        await changes.queue.get()
+            except TimeoutError:
+                pass
+            finally:
+                self._shell.feed.unsubscribe(changes)
+        return self._live_tasks()
+
+    def _live_tasks(self) -> int:
+        return sum(len(holding.placements) for holding in self._shell.core.book.board.holdings.values())
 
 
 def _matches(job: Job, query: JobQuery) -> bool:

@@ -157,9 +157,7 @@ def tenants(core: ControlCore, now: float) -> tuple[TenantReport, ...]:
 # ---- usage and status ----------------------------------------------------------------------------------------------
 
 
-def running_usage(
-    core: ControlCore, now: float, since: float, until: float, tenant: TenantId | None
-) -> list[UsageRow]:
+def running_usage(core: ControlCore, now: float, since: float, until: float, tenant: TenantId | None) -> list[UsageRow]:
     """Return what still runs as usage rows, up to now."""
     rows: list[UsageRow] = []
     for holding in core.book.board.holdings.values():

@@ -31,6 +31,7 @@ TICK_S = 0.5
 BATCH_MAX = 2_000
 SNAPSHOT_ENTRIES = 4_000
 PRUNE_S = 3_600.0
+ANSWER_LEAVES_S = 0.02
 T = TypeVar("T")
 
 
@@ -72,6 +73,10 @@ class ControlShell:
             elif said.report.phase is TaskPhase.ENDED:
                 self._faults.reach(FaultPoint.EXITED_UNREPORTED)
         self._put(_Letter(said))
+
+    def tell(self, item: Input) -> None:
+        """Hand an input over that nobody waits for."""
+        self._put(_Letter(item))
 
     async def ask(self, item: Input) -> Answer:
         """Hand an input over and return the core's answer once everything it led to is durable."""
@@ -139,8 +144,8 @@ class ControlShell:
         for letter, answer in zip(letters, answers, strict=True):
             if letter.reply is not None and not letter.reply.done():
                 letter.reply.set_result(answer)
-        if any(command for command in outcome.commands):
-            await self._between_answer_and_command(letters)
+        if self._faults.armed(FaultPoint.ACKNOWLEDGED_UNLAUNCHED):
+            await self._die_after_answer(letters)
         for command in outcome.commands:
             self.engine.send(command)
         for node in outcome.fences:
@@ -149,14 +154,10 @@ class ControlShell:
             task.add_done_callback(self._fencing.discard)
         await self._keep_house()
 
-    async def _between_answer_and_command(self, letters: list[_Letter]) -> None:
+    async def _die_after_answer(self, letters: list[_Letter]) -> None:
+        """Let the answers leave the process, then reach the point (only when a test armed it)."""
         if any(letter.reply is not None for letter in letters):
-            await self._faults_after_answer()
-
-    async def _faults_after_answer(self) -> None:
-        armed = getattr(self._faults, "armed", None)
-        if armed is not None and armed(FaultPoint.ACKNOWLEDGED_UNLAUNCHED):
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(ANSWER_LEAVES_S)
             self._faults.reach(FaultPoint.ACKNOWLEDGED_UNLAUNCHED)
 
     async def _append(self, outcome: Outcome) -> None:

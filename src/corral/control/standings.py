@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.model.ids import TenantId
+from corral.model.ids import QueueName, TenantId
 from corral.model.offer import QueueStanding, Standing
 from corral.model.resources import Amount
 from corral.model.state import PoolState
@@ -46,7 +46,7 @@ class Standings:
         return found
 
     @staticmethod
-    def of_queues(state: PoolState) -> dict[str, QueueStanding]:
+    def of_queues(state: PoolState) -> dict[QueueName, QueueStanding]:
         """Return every queue with what its jobs hold."""
         names = {*state.queues, *state.queue_held}
         return {

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from corral.model.ids import GangKey, JobId
 from corral.model.job import DependencyKind, Gang, Job, JobState
 from corral.model.offer import Candidate, Proposal
-from corral.policy.arbitration import PendingIndex
+from corral.policy.pending import PendingIndex
 
 GANGS_MAX = 100_000
 

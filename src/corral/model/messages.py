@@ -189,6 +189,4 @@ class TellMaster(Command, frozen=True, kw_only=True, tag="tell"):
     fact: Fact
 
 
-ControllerSays = (
-    LaunchTask | StopTask | Acknowledge | AcknowledgeHeartbeat | HostMaster | DismissMaster | TellMaster
-)
+ControllerSays = LaunchTask | StopTask | Acknowledge | AcknowledgeHeartbeat | HostMaster | DismissMaster | TellMaster

@@ -143,9 +143,7 @@ def _requeued(job: Job, fact: GangRequeued) -> None:
     if gang.live or gang.state is not JobState.RUNNING:
         raise IllegalTransition(f"gang {job.id}.{fact.gang} cannot be requeued while it runs")
     placed_at = gang.placed_at if gang.placed_at is not None else fact.at
-    lost = sum(
-        t.placement.gpu_milli * max(0.0, (t.ended_at or fact.at) - placed_at) for t in gang.tasks if t.placement
-    )
+    lost = sum(t.placement.gpu_milli * max(0.0, (t.ended_at or fact.at) - placed_at) for t in gang.tasks if t.placement)
     avoid = tuple(n for n in gang.avoid if n not in fact.avoid) + fact.avoid
     job.gangs[fact.gang] = replace(
         gang,

@@ -19,5 +19,8 @@ class FaultPoint(StrEnum):
 class FaultPoints(Protocol):
     """Called on the way; may not return."""
 
+    def armed(self, point: FaultPoint) -> bool:
+        """Return whether the next ``reach`` of this point will not return."""
+
     def reach(self, point: FaultPoint) -> None:
         """Die here when a test armed this point."""

@@ -1,0 +1,165 @@
+"""``corral doctor``: what this machine and this pool have, lack, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from corral.agent.cgroup import probe as probe_cgroup
+from corral.client import Client
+from corral.devices import discover
+from corral.model.errors import CorralError
+from corral.runtime.launcher import pool_info, running_supervisor
+from corral.runtime.paths import StatePaths
+from corral.runtime.settings import load_settings
+
+DISK_FREE_MIB_MIN = 1024
+SKEW_S_MAX = 2.0
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One check: ``ok`` is ``None`` when it is information only or could not be made."""
+
+    check: str
+    ok: bool | None
+    detail: str
+    hint: str | None = None
+
+
+def examine(state_dir: Path) -> list[Finding]:
+    """Make all checks; each answers by itself, none raises."""
+    paths = StatePaths(state_dir.absolute())
+    checks: list[Callable[[StatePaths], list[Finding]]] = [
+        _python,
+        _state_dir,
+        _disk,
+        _settings,
+        _devices,
+        _cgroup,
+        _limits,
+        _shared_memory,
+        _pool,
+    ]
+    found: list[Finding] = []
+    for check in checks:
+        try:
+            found.extend(check(paths))
+        except (CorralError, OSError) as error:
+            found.append(Finding(check.__name__.strip("_").replace("_", " "), ok=False, detail=str(error)))
+    return found
+
+
+def _python(paths: StatePaths) -> list[Finding]:
+    del paths
+    return [Finding("python", sys.version_info >= (3, 11), sys.version.split()[0])]
+
+
+def _state_dir(paths: StatePaths) -> list[Finding]:
+    if not paths.root.exists():
+        return [Finding("state directory", ok=None, detail=f"{paths.root} is made by `corral up`")]
+    mode = paths.root.stat().st_mode & 0o777
+    token_mode = paths.token.stat().st_mode & 0o777 if paths.token.exists() else 0o600
+    found = [
+        Finding(
+            "state directory",
+            os.access(paths.root, os.W_OK | os.X_OK) and mode == 0o700,
+            f"{paths.root}, mode {mode:03o}",
+            None if mode == 0o700 else f"chmod 700 {paths.root}",
+        )
+    ]
+    if token_mode != 0o600:
+        found.append(Finding("token file", ok=False, detail=f"mode {token_mode:03o}", hint=f"chmod 600 {paths.token}"))
+    return found
+
+
+def _disk(paths: StatePaths) -> list[Finding]:
+    place = paths.root if paths.root.exists() else paths.root.parent
+    while not place.exists():
+        place = place.parent
+    free_mib = shutil.disk_usage(place).free >> 20
+    ok = free_mib >= DISK_FREE_MIB_MIN
+    return [
+        Finding("disk", ok, f"{free_mib / 1024:.1f} GiB free", None if ok else "free some space: the journal needs it")
+    ]
+
+
+def _settings(paths: StatePaths) -> list[Finding]:
+    load_settings(paths.root)
+    return [Finding("settings", ok=True, detail="valid")]
+
+
+def _devices(paths: StatePaths) -> list[Finding]:
+    del paths
+    probes, reasons = discover()
+    found = []
+    for probe in probes:
+        devices = probe.discover()
+        names = ", ".join(sorted({d.model for d in devices}))
+        found.append(Finding(f"{probe.vendor} devices", ok=True, detail=f"{len(devices)}: {names}"))
+        probe.close()
+    found.extend(Finding(f"{vendor} devices", ok=None, detail=reason) for vendor, reason in reasons.items())
+    if not probes:
+        found.append(Finding("pool kind", ok=None, detail="no GPU found: this machine makes a CPU pool"))
+    return found
+
+
+def _cgroup(paths: StatePaths) -> list[Finding]:
+    del paths
+    support = probe_cgroup()
+    return [Finding("cgroup", ok=None, detail=support.describe())]
+
+
+def _limits(paths: StatePaths) -> list[Finding]:
+    del paths
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    ok = hard == resource.RLIM_INFINITY or hard >= 4096
+    return [Finding("open files", ok, f"{soft} (at most {hard})", None if ok else "raise `ulimit -n` to 4096 or more")]
+
+
+def _shared_memory(paths: StatePaths) -> list[Finding]:
+    del paths
+    place = Path("/dev/shm")  # noqa: S108 - looked at, not used
+    if not place.exists():
+        return [Finding("shared memory", ok=None, detail="/dev/shm is missing", hint="data loaders often need it")]
+    return [Finding("shared memory", ok=True, detail=f"{shutil.disk_usage(place).total >> 30} GiB in /dev/shm")]
+
+
+def _pool(paths: StatePaths) -> list[Finding]:
+    pid = running_supervisor(paths)
+    if pid is None:
+        failed = paths.failure.read_text() if paths.failure.exists() else ""
+        detail = f"not running; the last start failed: {failed}" if failed else "not running"
+        return [Finding("pool", ok=False if failed else None, detail=detail, hint="start it with `corral up`")]
+    info = pool_info(paths.root)
+    if info is None:
+        return [
+            Finding("pool", ok=False, detail=f"supervisor {pid} lives, the API does not answer", hint=str(paths.logs))
+        ]
+    with Client(state_dir=paths.root, patience_s=0.0) as client:
+        began = time.monotonic()
+        status = client.status()
+        answer_ms = (time.monotonic() - began) * 1000
+    skew = status.clock_offset_s
+    return [
+        Finding("pool", ok=True, detail=f"{info.url}, {info.nodes_up} of {info.nodes} nodes up, {answer_ms:.0f} ms"),
+        Finding(
+            "clock",
+            abs(skew) <= SKEW_S_MAX,
+            f"the wall clock moved {skew:+.1f} s since the daemon started",
+            None if abs(skew) <= SKEW_S_MAX else "let NTP settle; the pool's own time goes on steadily",
+        ),
+        Finding(
+            "devices",
+            status.devices_failed == 0,
+            f"{status.devices} known, {status.devices_failed} failed",
+            "`corral nodes` names them" if status.devices_failed else None,
+        ),
+    ]

@@ -1,0 +1,298 @@
+"""Starting and stopping the pool of this machine."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from corral.agent.config import AgentConfig, save
+from corral.client import Client
+from corral.devices.cpu import node_facts
+from corral.devices.simulated import simulated_devices
+from corral.model.errors import (
+    AlreadyRunning,
+    CorralError,
+    DaemonNotRunning,
+    DaemonStartFailed,
+    InvalidField,
+    JobsRunning,
+    StateUnusable,
+    by_code,
+)
+from corral.model.ids import NodeId
+from corral.runtime.options import PoolInfo, PoolOptions, StopReport
+from corral.runtime.paths import StatePaths
+from corral.runtime.settings import Settings, load_settings
+
+START_S = 30.0
+STOP_S = 30.0
+POLL_S = 0.02
+NODES_MAX = 4_096
+GPUS_PER_NODE = 8
+
+
+def start_pool(options: PoolOptions) -> PoolInfo:
+    """Start the pool and return when it serves. Raises ``AlreadyRunning`` and everything that stops a start."""
+    paths = StatePaths(options.state_dir.absolute())
+    check_options(options)
+    prepare(paths)
+    running = running_supervisor(paths)
+    if running is not None:
+        raise AlreadyRunning(f"a pool runs already on {paths.root} (pid {running})", hint="`corral status` shows it")
+    settings = load_settings(paths.root)
+    write_pool(paths, options, settings)
+    for stale in (paths.daemon, paths.failure):
+        stale.unlink(missing_ok=True)
+    process = spawn_supervisor(paths)
+    return wait_ready(paths, options, process)
+
+
+def check_options(options: PoolOptions) -> None:
+    """Raise ``InvalidField`` for numbers that make no pool."""
+    if not 1 <= options.nodes <= NODES_MAX:
+        raise InvalidField(f"must be between 1 and {NODES_MAX}, not {options.nodes}", field="--nodes")
+    if options.simulated is None:
+        if options.nodes > 1:
+            raise InvalidField(
+                "several nodes on one machine are simulated nodes", field="--nodes", hint="add --simulated h100"
+            )
+        if options.gpus_per_node is not None:
+            raise InvalidField(
+                "real devices are found, not told", field="--gpus-per-node", hint="add --simulated h100 to pretend some"
+            )
+    elif options.gpus_per_node is not None and not 0 <= options.gpus_per_node <= 64:
+        raise InvalidField(f"must be between 0 and 64, not {options.gpus_per_node}", field="--gpus-per-node")
+    if options.port is not None and not 0 <= options.port <= 65_535:
+        raise InvalidField(f"must be between 0 and 65535, not {options.port}", field="--port")
+    if (options.tls_cert is None) != (options.tls_key is None):
+        raise InvalidField("a certificate and its key belong together", field="--tls-cert")
+
+
+def prepare(paths: StatePaths) -> None:
+    """Make the state directory, private to this user. Raises ``StateUnusable``."""
+    try:
+        paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        owner = paths.root.stat().st_uid
+        if owner != os.getuid():
+            raise StateUnusable(f"{paths.root} belongs to another user (uid {owner})")
+        os.chmod(paths.root, 0o700)
+        for folder in (paths.logs, paths.nodes, paths.run):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if paths.run.stat().st_uid != os.getuid():
+            raise StateUnusable(f"{paths.run} belongs to another user")
+        probe = paths.root / ".writable"
+        probe.write_bytes(b"x" * 4096)
+        probe.unlink()
+    except OSError as error:
+        raise StateUnusable(
+            f"cannot use {paths.root}: {(error.strerror or str(error)).lower()}", hint="choose another with --state-dir"
+        ) from None
+
+
+def running_supervisor(paths: StatePaths) -> int | None:
+    """Return the pid of the living supervisor: the one that holds the lock. A stale pid file counts for nothing."""
+    try:
+        with paths.supervisor_pid.open("r+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(file.read().strip() or 0)
+    except (FileNotFoundError, ValueError):
+        return None
+    return None
+
+
+def write_pool(paths: StatePaths, options: PoolOptions, settings: Settings) -> None:
+    """Write what supervisor, daemon and agents read."""
+    agents: dict[str, str] = {}
+    for config in agent_configs(paths, options, settings):
+        config.node_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (config.tasks_dir, config.data_dir):
+            folder.mkdir(exist_ok=True)
+        place = config.node_dir / "node.json"
+        save(config, place)
+        agents[config.node] = str(place)
+    previous = _previous_port(paths, options)
+    document: dict[str, Any] = {
+        "host": options.host,
+        "port": options.port,
+        "bound_port": previous,
+        "tls_cert": str(options.tls_cert.absolute()) if options.tls_cert else None,
+        "tls_key": str(options.tls_key.absolute()) if options.tls_key else None,
+        "insecure": options.insecure,
+        "fault_dir": str(options.fault_dir.absolute()) if options.fault_dir else None,
+        "fork_socket": str(paths.fork_socket),
+        "agents": agents,
+    }
+    paths.pool.write_text(json.dumps(document, indent=2))
+
+
+def _previous_port(paths: StatePaths, options: PoolOptions) -> int | None:
+    """A restart of the daemon keeps its port; a new ``up`` chooses anew."""
+    del paths, options
+    return None
+
+
+def agent_configs(paths: StatePaths, options: PoolOptions, settings: Settings) -> list[AgentConfig]:
+    """Return one configuration per node."""
+    common: dict[str, Any] = {
+        "state_dir": str(paths.root),
+        "engine_socket": str(paths.engine_socket),
+        "fork_socket": str(paths.fork_socket),
+        "supervisor_start": f"{time.time_ns():x}",
+        "log_max_bytes": settings.log_file_mib << 20,
+        "log_files": settings.log_files,
+        "tasks_kept": settings.tasks_kept,
+        "tasks_kept_s": settings.tasks_kept_s,
+    }
+    facts = node_facts()
+    if options.simulated is None:
+        node = NodeId(facts.hostname)
+        return [
+            AgentConfig(
+                node=node,
+                notify_socket=str(paths.notify_socket(node)),
+                hostname=facts.hostname,
+                cpus_milli=facts.cpus_milli,
+                memory_mib=facts.memory_mib,
+                **common,
+            )
+        ]
+    count = GPUS_PER_NODE if options.gpus_per_node is None else options.gpus_per_node
+    names = [NodeId(f"node-{index + 1}") for index in range(options.nodes)]
+    return [
+        AgentConfig(
+            node=name,
+            notify_socket=str(paths.notify_socket(name)),
+            hostname=facts.hostname,
+            cpus_milli=options.simulated_cpus * 1000,
+            memory_mib=options.simulated_memory_gib * 1024,
+            simulated=True,
+            simulated_devices=simulated_devices(options.simulated, count, name),
+            **common,
+        )
+        for name in names
+    ]
+
+
+def spawn_supervisor(paths: StatePaths) -> subprocess.Popen[bytes]:
+    """Start the supervisor in a session of its own; it goes on when this process ends."""
+    with (paths.logs / "supervisor.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "corral.runtime.supervisor", str(paths.root)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+        )
+
+
+def wait_ready(paths: StatePaths, options: PoolOptions, process: subprocess.Popen[bytes]) -> PoolInfo:
+    """Wait until the API answers and all nodes are there."""
+    info = _until(lambda: _ready(paths, options.nodes), START_S, process)
+    if info is not None:
+        return info
+    try:
+        failure = json.loads(paths.failure.read_text())
+    except (OSError, ValueError):
+        failure = None
+    if process.poll() is None:
+        process.terminate()
+    if failure is not None:
+        kind = by_code().get(failure["code"], DaemonStartFailed)
+        raise kind(failure["message"])
+    raise DaemonStartFailed("the daemon did not become ready", hint=f"see {paths.logs / 'daemon.log'}")
+
+
+def _until(look: Callable[[], PoolInfo | None], seconds: float, process: subprocess.Popen[bytes]) -> PoolInfo | None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = look()
+        if found is not None:
+            return found
+        if process.poll() is not None:
+            return None
+        time.sleep(POLL_S)
+    return None
+
+
+def _ready(paths: StatePaths, nodes: int) -> PoolInfo | None:
+    if not paths.daemon.exists():
+        return None
+    info = pool_info(paths.root)
+    return info if info is not None and info.nodes_up >= nodes else None
+
+
+def pool_info(state_dir: Path) -> PoolInfo | None:
+    """Return the running pool of a state directory, or ``None`` when nothing answers there."""
+    paths = StatePaths(state_dir.absolute())
+    try:
+        daemon = json.loads(paths.daemon.read_text())
+        with Client(state_dir=paths.root, patience_s=0.0) as client:
+            status = client.status()
+    except (OSError, ValueError, HTTPException, CorralError):
+        return None
+    return PoolInfo(
+        url=daemon["url"],
+        pid=daemon["pid"],
+        supervisor_pid=running_supervisor(paths) or 0,
+        state_dir=str(paths.root),
+        version=daemon["version"],
+        nodes=status.nodes,
+        nodes_up=status.nodes_up,
+        devices=dict(status.models),
+        simulated=status.simulated_devices > 0,
+        cpu_pool=status.cpu_pool,
+    )
+
+
+def stop_pool(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:
+    """Stop the pool. Running tasks need ``force`` (stopped and queued again) or ``leave_tasks`` (they run on).
+
+    Raises ``DaemonNotRunning`` and ``JobsRunning``.
+    """
+    paths = StatePaths(state_dir.absolute())
+    pid = running_supervisor(paths)
+    if pid is None:
+        raise DaemonNotRunning(f"no pool runs on {paths.root}")
+    left = _quiesce(paths, force=force, leave_tasks=leave_tasks)
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_S
+    while running_supervisor(paths) is not None:
+        if time.monotonic() > deadline:
+            raise DaemonStartFailed(f"the supervisor (pid {pid}) does not end", hint=f"see {paths.logs}")
+        time.sleep(POLL_S)
+    paths.daemon.unlink(missing_ok=True)
+    if paths.run != paths.root / "run" and not left:
+        shutil.rmtree(paths.run, ignore_errors=True)
+    return StopReport(tasks_left=left, forced=force)
+
+
+def _quiesce(paths: StatePaths, *, force: bool, leave_tasks: bool) -> int:
+    try:
+        with Client(state_dir=paths.root, patience_s=0.0) as client:
+            if not force and not leave_tasks:
+                status = client.status()
+                if status.running_gangs:
+                    raise JobsRunning(
+                        f"{status.running_gangs} tasks run",
+                        hint="--force stops and requeues them, --leave-tasks lets them run on",
+                    )
+            return client.stop(stop_tasks=force)
+    except JobsRunning:
+        raise
+    except (CorralError, OSError):
+        if force or leave_tasks:
+            return 0
+        raise

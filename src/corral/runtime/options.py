@@ -1,0 +1,53 @@
+"""What ``corral up`` is asked for. Light to import: the command line builds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+DEFAULT_PORT = 7420
+
+
+class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool on this machine. ``port`` 0 takes any free one. ``simulated`` names the device model to pretend.
+
+    ``port`` ``None`` is the default port, or any free one when that is taken. ``tls_cert`` and ``tls_key`` are PEM
+    files; without them only loopback is bound, unless ``insecure``.
+    """
+
+    state_dir: Path
+    host: str = "127.0.0.1"
+    port: int | None = None
+    nodes: int = 1
+    gpus_per_node: int | None = None
+    simulated: str | None = None
+    simulated_cpus: int = 128
+    simulated_memory_gib: int = 1024
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    insecure: bool = False
+    fault_dir: Path | None = None
+
+
+class PoolInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A running pool. ``devices`` counts by model; ``simulated`` says that nodes and devices are pretended."""
+
+    url: str
+    pid: int
+    supervisor_pid: int
+    state_dir: str
+    version: str
+    nodes: int
+    nodes_up: int
+    devices: dict[str, int]
+    simulated: bool
+    cpu_pool: bool
+    notes: tuple[str, ...] = ()
+
+
+class StopReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How a pool was stopped: the tasks that were left running."""
+
+    tasks_left: int
+    forced: bool

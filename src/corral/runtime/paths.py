@@ -1,0 +1,89 @@
+"""Where everything of a pool lies in its state directory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+SOCKET_PATH_BYTES_MAX = 107
+"""sockaddr_un.sun_path holds 108 bytes, the final NUL included (unix(7))."""
+
+_LONGEST_SOCKET = "notify-node-999999.sock"
+
+
+def default_state_dir() -> Path:
+    """Return ``CORRAL_STATE_DIR``, else ``~/.corral``."""
+    return Path(os.environ.get("CORRAL_STATE_DIR") or Path.home() / ".corral")
+
+
+@dataclass(frozen=True)
+class StatePaths:
+    """The layout of one state directory (absolute)."""
+
+    root: Path
+
+    @property
+    def store(self) -> Path:
+        """Return the journal's database."""
+        return self.root / "corral.db"
+
+    @property
+    def token(self) -> Path:
+        """Return the file of the local admin token (mode 0600)."""
+        return self.root / "token"
+
+    @property
+    def daemon(self) -> Path:
+        """Return the description of the running daemon."""
+        return self.root / "daemon.json"
+
+    @property
+    def pool(self) -> Path:
+        """Return what ``corral up`` asked for."""
+        return self.root / "pool.json"
+
+    @property
+    def failure(self) -> Path:
+        """Return why the daemon refused to start."""
+        return self.root / "failure.json"
+
+    @property
+    def supervisor_pid(self) -> Path:
+        """Return the supervisor's pid file; the supervisor holds a lock on it."""
+        return self.root / "supervisor.pid"
+
+    @property
+    def logs(self) -> Path:
+        """Return the folder of the daemons' logs."""
+        return self.root / "logs"
+
+    @property
+    def nodes(self) -> Path:
+        """Return the folder of the nodes."""
+        return self.root / "nodes"
+
+    @property
+    def run(self) -> Path:
+        """Return the folder of the sockets: ``run``, or a short private one when its path were too long."""
+        run = self.root / "run"
+        if len(os.fsencode(run / _LONGEST_SOCKET)) <= SOCKET_PATH_BYTES_MAX:
+            return run
+        mark = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"corral-{os.getuid()}-{mark}"
+
+    @property
+    def engine_socket(self) -> Path:
+        """Return the socket at which agents find the engine."""
+        return self.run / "engine.sock"
+
+    @property
+    def fork_socket(self) -> Path:
+        """Return the socket of the fork server."""
+        return self.run / "fork.sock"
+
+    def notify_socket(self, node: str) -> Path:
+        """Return the socket at which a node's agent hears its shims."""
+        return self.run / f"notify-{node}.sock"

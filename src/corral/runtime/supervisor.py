@@ -1,0 +1,193 @@
+"""The supervisor of a pool on this machine: keeps fork server, daemon and agents alive. Standard library only.
+
+It owns no state and no task. It holds a lock on its pid file for as long as it lives, so that a second one cannot
+start, and ends when told by SIGTERM: agents first, then the daemon, then (unless tasks are left to run, who do not
+need it) the fork server. A daemon that refuses to start for good says so by its exit code (78, EX_CONFIG): then the
+supervisor ends too, and the reason is in ``failure.json``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO
+
+EXIT_CONFIG = 78
+BACKOFF_FIRST_S = 0.1
+BACKOFF_MAX_S = 5.0
+STEADY_S = 10.0
+STOP_S = 5.0
+
+
+PR_SET_PDEATHSIG = 1
+
+
+def end_with_supervisor() -> None:
+    """In a fresh child: get SIGTERM when the supervisor dies, so that no half of a pool is left behind (prctl(2))."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+class Child:
+    """One supervised process. ``start`` is its command; restarts back off while it dies young."""
+
+    def __init__(self, name: str, command: list[str], log: Path) -> None:
+        self.name = name
+        self._command = command
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_at = 0.0
+        self._backoff_s = BACKOFF_FIRST_S
+        self._due_at = 0.0
+        self._pidfd = -1
+
+    def start(self) -> None:
+        """Start it."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=end_with_supervisor,  # noqa: PLW1509 - this process has one thread
+            )
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._started_at = time.monotonic()
+
+    def keep(self, now: float) -> int | None:
+        """Restart it when it is due; return the exit code of a death that is new."""
+        if self._process is None:
+            if now >= self._due_at:
+                self.start()
+            return None
+        code = self._process.poll()
+        if code is None:
+            return None
+        if now - self._started_at > STEADY_S:
+            self._backoff_s = BACKOFF_FIRST_S
+        self._let_go()
+        self._due_at = now + self._backoff_s
+        self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)
+        return code
+
+    def stop(self) -> None:
+        """End it: SIGTERM, a few seconds, SIGKILL."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._let_go()
+
+    def register(self, poll: select.poll) -> float | None:
+        """Have its death wake the poll; return when its restart is due, if it is."""
+        if self._process is None:
+            return self._due_at
+        poll.register(self._pidfd, select.POLLIN)
+        return None
+
+    def _let_go(self) -> None:
+        self._process = None
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+
+def lock_pid_file(path: Path) -> IO[str]:
+    """Take the lock of the pid file and write our pid. Raises ``BlockingIOError`` when another supervisor lives."""
+    file = path.open("a+")
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    file.seek(0)
+    file.truncate()
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file
+
+
+def children_of(root: Path) -> list[Child]:
+    """Return what has to run, in starting order, by ``pool.json``."""
+    pool = json.loads((root / "pool.json").read_text())
+    logs = root / "logs"
+    python = [sys.executable, "-P", "-m"]
+    fork = [*python, "corral.agent.forkserver", "--socket", pool["fork_socket"]]
+    daemon = [*python, "corral.runtime.daemon", "--state-dir", str(root)]
+    agents = [
+        Child(f"agent-{node}", [*python, "corral.runtime.agent", "--config", config], logs / f"agent-{node}.log")
+        for node, config in pool["agents"].items()
+    ]
+    return [
+        Child("forkserver", fork, logs / "forkserver.log"),
+        Child("daemon", daemon, logs / "daemon.log"),
+        *agents,
+    ]
+
+
+def supervise(root: Path) -> int:
+    """Run until SIGTERM or until the daemon refuses for good; return the exit code."""
+    with lock_pid_file(root / "supervisor.pid"):
+        asked: list[int] = []
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda received, _frame: asked.append(received))
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        wake, bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(bell)
+        children = children_of(root)
+        code = 0
+        try:
+            for child in children:
+                child.start()
+            while not asked and not code:
+                _wait(children, wake)
+                code = _keep(children)
+        finally:
+            for child in reversed(children):
+                child.stop()
+        return code
+
+
+def _wait(children: list[Child], wake: int) -> None:
+    """Wait until a child dies, a signal arrives, or a restart is due."""
+    poll = select.poll()
+    poll.register(wake, select.POLLIN)
+    due = [child.register(poll) for child in children]
+    soonest = min((at for at in due if at is not None), default=time.monotonic() + 60.0)
+    poll.poll(max(0.0, soonest - time.monotonic()) * 1000.0)
+    with contextlib.suppress(BlockingIOError):
+        os.read(wake, 512)
+
+
+def _keep(children: list[Child]) -> int:
+    now = time.monotonic()
+    for child in children:
+        died = child.keep(now)
+        if died is None:
+            continue
+        sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {child.name} ended with {died}\n")
+        sys.stderr.flush()
+        if child.name == "daemon" and died == EXIT_CONFIG:
+            return EXIT_CONFIG
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point: ``python -m corral.runtime.supervisor STATE_DIR``."""
+    with contextlib.suppress(BlockingIOError):
+        return supervise(Path(arguments[0]))
+    sys.stderr.write("another supervisor runs on this state directory\n")
+    return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

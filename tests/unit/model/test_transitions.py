@@ -1,0 +1,192 @@
+"""Transitions by hand: what each fact does, and what is refused without a trace."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from corral.model.errors import CorralError, IllegalTransition, Refusal, Stale, by_code
+from corral.model.events import (
+    DeviceFailed,
+    Fact,
+    FactCodec,
+    GangEnded,
+    GangPlaced,
+    GangRequeued,
+    GangStopping,
+    JobCancelRequested,
+    JobEnded,
+    JobSubmitted,
+    NodeJoined,
+    NodeRemoved,
+    TaskEnded,
+    TaskStarted,
+    TenantSet,
+)
+from corral.model.ids import DeviceId, GangKey, JobId, NodeId, TaskKey, TenantId
+from corral.model.job import Cause, JobSpec, JobState, StopReason, TaskExit, TaskState, deciding_exit
+from corral.model.resources import Amount, Demand, DeviceShare, DeviceSpec, GangShape, NodeSpec, Placement
+from corral.model.state import PoolState
+from corral.model.tenant import Tenant
+from corral.model.transitions import fold
+
+SPEC = JobSpec(name="j", tenant=TenantId("a"), shape=GangShape(2, Demand(gpu_milli=1000)), argv=("x",), max_restarts=1)
+J = JobId("1")
+N = NodeId("n")
+
+
+def place(rank: int) -> Placement:
+    return Placement(rank, N, (DeviceShare(DeviceId(f"d{rank}"), 1000),), 1000, 10, 20_000 if rank == 0 else None)
+
+
+def submitted(job: str = "1", **changes: object) -> JobSubmitted:
+    return JobSubmitted(at=10.0, job=JobId(job), spec=msgspec.structs.replace(SPEC, **changes))
+
+
+def placed(at: float = 20.0, incarnation: int = 1) -> GangPlaced:
+    return GangPlaced(at=at, job=J, gang=0, incarnation=incarnation, placements=(place(0), place(1)))
+
+
+def ended(rank: int, at: float, code: int = 0, incarnation: int = 1) -> TaskEnded:
+    state = TaskState.SUCCEEDED if code == 0 else TaskState.FAILED
+    exit_ = TaskExit(Cause.EXITED, exit_code=code)
+    return TaskEnded(at=at, job=J, gang=0, incarnation=incarnation, rank=rank, state=state, exit=exit_)
+
+
+def pool(*facts: Fact) -> PoolState:
+    state = PoolState()
+    devices = tuple(DeviceSpec(DeviceId(f"d{i}"), "H100", "simulated", 81_559, i) for i in range(2))
+    fold(state, NodeJoined(at=1.0, spec=NodeSpec(N, "n", "127.0.0.1", 8000, 1000, devices)))
+    for fact in facts:
+        fold(state, fact)
+    return state
+
+
+def test_a_gang_holds_its_placements_until_each_rank_ends() -> None:
+    state = pool(submitted(), placed())
+    assert state.held[N].amount == Amount(2000, 2000, 20)
+    assert state.tenant_held[TenantId("a")] == Amount(2000, 2000, 20)
+    assert state.held[N].ports == {20_000}
+    fold(state, ended(0, 50.0))
+    assert state.held[N].amount == Amount(1000, 1000, 10)
+    assert state.held[N].ports == set()
+    fold(state, ended(1, 60.0))
+    assert state.held[N].amount == Amount()
+    assert state.held[N].gangs == {}
+    # Held from 20 to 50 and from 20 to 60: 30 s + 40 s of one device each.
+    assert state.jobs[J].gangs[0].used_gpu_milli_s == pytest.approx(70_000.0)
+
+
+def test_waiting_and_lost_work_are_counted() -> None:
+    facts = (submitted(), placed(20.0), ended(0, 30.0, 1), ended(1, 32.0, 1))
+    state = pool(*facts, GangRequeued(at=32.0, job=J, gang=0, incarnation=1, counted=True, reason="x", avoid=(N,)))
+    gang = state.jobs[J].gangs[0]
+    assert (gang.waited_s, gang.restarts, gang.avoid, gang.state) == (10.0, 1, (N,), JobState.PENDING)
+    assert gang.lost_gpu_milli_s == pytest.approx(10_000.0 + 12_000.0)
+    fold(state, placed(40.0, incarnation=2))
+    assert state.jobs[J].gangs[0].waited_s == pytest.approx(10.0 + 8.0)
+
+
+def test_the_first_bad_exit_decides() -> None:
+    state = pool(submitted(), placed(), ended(1, 30.0, 7), ended(0, 29.0, 0))
+    decided = deciding_exit(state.jobs[J].gangs.values())
+    assert decided is not None
+    assert decided.exit_code == 7
+
+
+def test_a_finished_job_leaves_and_lets_its_dependents_go() -> None:
+    state = pool(submitted(), placed(), ended(0, 30.0), ended(1, 30.0))
+    waiting = JobSubmitted(at=31.0, job=JobId("2"), spec=SPEC, waiting_for=(J,))
+    fold(state, waiting)
+    fold(state, GangEnded(at=32.0, job=J, gang=0, incarnation=1, state=JobState.SUCCEEDED))
+    fold(state, JobEnded(at=32.0, job=J, state=JobState.SUCCEEDED))
+    assert list(state.jobs) == ["2"]
+    assert state.jobs[JobId("2")].waiting_for == ()
+    assert state.finished == 1
+    assert state.next_job == 3
+
+
+ILLEGAL: dict[str, tuple[tuple[Fact, ...], Fact]] = {
+    "submitted twice": ((submitted(),), submitted()),
+    "unknown job": ((), placed()),
+    "wrong incarnation": ((submitted(),), placed(incarnation=2)),
+    "placed twice": ((submitted(), placed()), placed(incarnation=2)),
+    "old incarnation ends": ((submitted(), placed()), ended(0, 30.0, incarnation=0)),
+    "rank ends twice": ((submitted(), placed(), ended(0, 30.0)), ended(0, 31.0)),
+    "starts before placed": ((submitted(),), TaskStarted(at=1.0, job=J, gang=0, incarnation=0, rank=0)),
+    "requeued while running": (
+        (submitted(), placed()),
+        GangRequeued(at=30.0, job=J, gang=0, incarnation=1, counted=False, reason="x"),
+    ),
+    "ended while running": (
+        (submitted(), placed()),
+        GangEnded(at=30.0, job=J, gang=0, incarnation=1, state=JobState.FAILED),
+    ),
+    "stopped while waiting": (
+        (submitted(),),
+        GangStopping(at=30.0, job=J, gang=0, incarnation=0, reason=StopReason.CANCELLED),
+    ),
+    "job ends with open gangs": ((submitted(),), JobEnded(at=30.0, job=J, state=JobState.FAILED)),
+    "unknown node": ((), DeviceFailed(at=1.0, node=NodeId("other"), device=DeviceId("d"), reason="x")),
+    "node with tasks removed": ((submitted(), placed()), NodeRemoved(at=30.0, node=N, by="t")),
+}
+
+
+@pytest.mark.parametrize("case", ILLEGAL)
+def test_what_does_not_fit_is_refused_and_changes_nothing(case: str) -> None:
+    before, fact = ILLEGAL[case]
+    state = pool(*before)
+    image = msgspec.json.encode(state)
+    with pytest.raises(IllegalTransition):
+        fold(state, fact)
+    assert msgspec.json.encode(state) == image
+
+
+def test_facts_survive_the_codec_and_unknown_fields_are_ignored() -> None:
+    fact = TenantSet(at=1.5, tenant=Tenant(TenantId("t"), 2.0), by="me")
+    assert FactCodec.decode(FactCodec.encode(fact)) == fact
+    newer = FactCodec.encode(fact)[:-1] + b',"since":"0.9"}'
+    assert FactCodec.decode(newer) == fact
+
+
+def test_cancelling_is_remembered_with_its_first_author() -> None:
+    state = pool(submitted())
+    for by in ("me", "you"):
+        fold(state, JobCancelRequested(at=11.0, job=J, by=by))
+    assert state.jobs[J].cancelled_by == "me"
+
+
+def test_keys_print_and_parse() -> None:
+    key = TaskKey(JobId("12"), 3, 1)
+    assert str(key) == "12.3.1"
+    assert TaskKey.parse("12.3.1") == key
+    assert str(key.gang_key) == str(GangKey(JobId("12"), 3)) == "12.3"
+    with pytest.raises(ValueError, match="unpack"):
+        TaskKey.parse("12.3")
+
+
+def test_every_error_has_its_own_code_and_comes_back_from_its_refusal() -> None:
+    found: list[type[CorralError]] = []
+    todo: list[type[CorralError]] = [CorralError]
+    while todo:
+        kind = todo.pop()
+        found.append(kind)
+        todo.extend(kind.__subclasses__())
+    assert len({kind.code for kind in found}) == len(found) == len(by_code())
+    again = CorralError.of(Refusal("STALE", "moved on", "job", "refresh"))
+    assert isinstance(again, Stale)
+    assert str(again) == "job: moved on (refresh)"
+    assert again.retryable
+
+
+SHARES: list[tuple[Amount, Amount, float]] = [
+    (Amount(500, 0, 0), Amount(2000, 4000, 100), 0.25),
+    (Amount(500, 4000, 0), Amount(2000, 4000, 100), 1.0),
+    (Amount(0, 0, 30), Amount(0, 0, 100), 0.3),
+    (Amount(100, 0, 0), Amount(0, 10, 10), 0.0),
+]
+
+
+@pytest.mark.parametrize("held, capacity, share", SHARES)
+def test_the_dominant_share_is_the_largest(held: Amount, capacity: Amount, share: float) -> None:
+    assert held.dominant_share(capacity) == pytest.approx(share)
