@@ -1,4 +1,4 @@
-"""Round times of arbitration: ``python -m bench.policy`` prints one JSON object. Times are CPU milliseconds per round."""
+"""Round times of arbitration: ``python -m bench.policy`` prints one JSON object. Times are CPU milliseconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUEUES = {QueueName("default"): QueueStanding(Queue(QueueName("default")))}
 
 
 def pool(nodes: int, gpus: int, free: int, *, ends: bool) -> Snapshot:
-    """Return ``nodes`` x ``gpus`` devices of which the first ``free`` of the last node are free, the rest held singly."""
+    """Return ``nodes`` x ``gpus`` devices, all held one by one but for the first ``free`` of the last node."""
     offers: list[NodeOffer] = []
     holdings: list[Holding] = []
     for n in range(nodes):

@@ -26,10 +26,7 @@ def default_bids(
     hold some of the declared data, by cold-start seconds, and with what a restart costs. It is made even when nothing
     fits now: bids stand until they are replaced. ``gang`` adds the time since which its work is unsaved.
     """
-    if spec.data:
-        preferred = _preferences(spec, offer.snapshot.nodes, config)
-    else:
-        preferred = ()
+    preferred = _preferences(spec, offer.snapshot.nodes, config) if spec.data else ()
     since = gang.started_at if gang is not None and spec.checkpoint is not None else None
     bid = Bid(
         shape=spec.shape,

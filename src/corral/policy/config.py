@@ -30,26 +30,38 @@ ARGUMENT_BYTES_MAX = 131_071
 COMMAND_BYTES_MAX = 1_048_576
 """All arguments and variables of a task together: half of Linux' ARG_MAX at the default 8 MiB stack (execve(2))."""
 
+SCRIPT_BYTES_MAX = 1_048_576
+"""A script of up to a job file's size; one too long for an argument reaches the shell as a file."""
+
+PATH_LENGTH_MAX = 4_095
+"""Linux: PATH_MAX with its NUL is 4,096."""
+
+INDEX_MAX = 1_000_000_000
+"""The largest index of an array element: a name, not a count."""
+
+QUANTITY_MAX = 10**12
+"""Milli-GPUs, milli-CPUs and MiB of one rank: beyond any machine, small enough for every sum to stay exact."""
+
 ENTRIES_MAX = 1_000
 """Environment variables, file mounts, shards or dependencies of one job: more is a generator gone wild."""
 
-DURATION_MAX_S = 366 * 86_400.0
-"""The longest ``max_duration``: a job that runs longer than a year declares none."""
+DURATION_MAX_S = 10 * 365 * 86_400.0
+"""The longest ``max_duration``: ten years outlast the machine; who wants more declares none."""
 
-GRACE_MAX_S = 3_600.0
-"""The longest grace: a node that is drained waits this long for one task."""
+GRACE_MAX_S = 86_400.0
+"""The longest grace, a day: a node that is drained waits this long for one task."""
 
-LEASE_MIN_S = 15.0
+LEASE_MIN_S = 10.0
 """Below this a few lost heartbeats (one a second) and a slow leader change would freeze healthy tasks."""
 
-LEASE_MAX_S = 86_400.0
-"""A day: longer means that a partitioned job blocks its devices for longer than anybody waits."""
+LEASE_MAX_S = 7 * 86_400.0
+"""A week: longer means that a partitioned job blocks its devices for longer than anybody waits."""
 
 LEASE_MARGIN_S = 10.0
 """The checkpoint signal is sent at ``lease - checkpoint grace - 10 s`` (architecture, decision 4)."""
 
-RESTARTS_MAX = 1_000
-"""``max_restarts``: above it a crash loop would fill the journal."""
+RESTARTS_MAX = 1_000_000
+"""``max_restarts``: more than once a minute for a year."""
 
 LAUNCH_MOVES_MAX = 5
 """Free moves after which a failed launch or a vanished shim is charged as a restart: the job may be the cause."""
