@@ -1,0 +1,103 @@
+"""The environment of a task: complete, and nothing of the agent's own beyond what every program needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from corral.agent.config import AgentConfig
+from corral.model.ids import DeviceId
+from corral.model.messages import LaunchTask
+
+INHERITED = ("PATH", "HOME", "USER", "LANG", "TZ")
+DEVICES_NAME = "CORRAL_DEVICES"
+LEASE_NAME = "CORRAL_LEASE_S"
+_PATH_DEFAULT = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def task_environment(
+    command: LaunchTask,
+    config: AgentConfig,
+    vendors: Mapping[DeviceId, str],
+    task_dir: str,
+    inherited: Mapping[str, str],
+) -> dict[str, str]:
+    """Return the environment of one task.
+
+    The user's own variables come last, so they win, except over ``CORRAL_*``, which tell the truth about the task.
+
+    Args:
+        command: What is launched.
+        config: The agent.
+        vendors: The vendor of every device of the node by uuid.
+        task_dir: The task's directory.
+        inherited: The agent's environment, of which ``INHERITED`` is taken.
+    """
+    env = {name: inherited[name] for name in INHERITED if name in inherited}
+    env.setdefault("PATH", _PATH_DEFAULT)
+    env |= rendezvous(command)
+    env |= devices(command, vendors)
+    env |= {name: value for name, value in command.envs.items() if not name.startswith("CORRAL_")}
+    env |= identity(command, config, task_dir)
+    return env
+
+
+def rendezvous(command: LaunchTask) -> dict[str, str]:
+    """Return how the ranks of a gang find each other, in the words of torchrun."""
+    first = next((peer for peer in command.peers if peer.rank == 0), None)
+    return {
+        "MASTER_ADDR": first.address if first is not None else "127.0.0.1",
+        "MASTER_PORT": str(command.master_port),
+        "NODE_RANK": str(command.task.rank),
+        "NNODES": str(max(1, len(command.peers))),
+        "NPROC_PER_NODE": str(max(1, len(command.placement.devices))),
+    }
+
+
+def devices(command: LaunchTask, vendors: Mapping[DeviceId, str]) -> dict[str, str]:
+    """Return which devices a program may see. A task without devices sees none.
+
+    ``CUDA_VISIBLE_DEVICES`` takes uuids (CUDA C++ Programming Guide, environment variables), ``ROCR_VISIBLE_DEVICES``
+    as well (ROCm documentation, GPU isolation).
+    """
+    held = [share.uuid for share in command.placement.devices]
+    amd = [uuid for uuid in held if vendors.get(uuid) == "amd"]
+    env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    # HIP honours CUDA_VISIBLE_DEVICES too: an empty one would hide the AMD devices again.
+    if not amd:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(held)
+    if "amd" in vendors.values():
+        env["ROCR_VISIBLE_DEVICES"] = ",".join(amd)
+    if any(vendors.get(uuid) == "simulated" for uuid in held):
+        env["CORRAL_SIMULATED"] = "1"
+    return env
+
+
+def identity(command: LaunchTask, config: AgentConfig, task_dir: str) -> dict[str, str]:
+    """Return what a task may know about itself and where its files go."""
+    task = command.task
+    job_dir = config.job_dir(task.job)
+    held = command.placement.devices
+    env = {
+        "CORRAL_JOB": task.job,
+        "CORRAL_JOB_NAME": command.name,
+        "CORRAL_TASK": f"{task}.{command.incarnation}",
+        "CORRAL_INCARNATION": str(command.incarnation),
+        "CORRAL_GANG": str(task.gang),
+        "CORRAL_RANK": str(task.rank),
+        "CORRAL_NODE": config.node,
+        "CORRAL_TENANT": command.tenant,
+        "CORRAL_RESTARTS": str(command.restarts),
+        "CORRAL_CHECKPOINT_DIR": f"{job_dir}/checkpoint/{task.gang}",
+        "CORRAL_OUTPUT_DIR": f"{job_dir}/output",
+        "CORRAL_DATA_DIR": f"{config.state_dir}/nodes/{config.node}/data",
+        "CORRAL_TASK_DIR": task_dir,
+        "CORRAL_GPU_MILLI": str(sum(share.milli for share in held) if held else 0),
+        DEVICES_NAME: ",".join(share.uuid for share in held),
+    }
+    if command.checkpoint is not None and command.checkpoint.path is not None:
+        env["CORRAL_CHECKPOINT_DIR"] = command.checkpoint.path
+    if command.array_index is not None:
+        env["CORRAL_ARRAY_INDEX"] = str(command.array_index)
+    if command.lease_s is not None:
+        env[LEASE_NAME] = repr(command.lease_s)
+    return env

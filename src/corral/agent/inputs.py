@@ -1,0 +1,106 @@
+"""What the agent's core is told."""
+
+from __future__ import annotations
+
+import msgspec
+
+from corral.model.ids import DeviceId, TaskKey
+from corral.model.job import TaskExit
+from corral.model.messages import ControllerSays, TaskPhase, Usage
+from corral.model.resources import DeviceState
+
+
+class KnownTask(msgspec.Struct, frozen=True):
+    """A task that an earlier run of the agent left in its directories. ``exit`` is set when it ended."""
+
+    task: TaskKey
+    incarnation: int
+    phase: TaskPhase
+    acknowledged: bool = False
+    pid: int | None = None
+    started_at: float | None = None
+    exit: TaskExit | None = None
+    devices: tuple[DeviceId, ...] = ()
+    lease_s: float | None = None
+    grace_s: float = 10.0
+
+
+class Connected(msgspec.Struct, frozen=True):
+    """The connection to the controller is made: time for a hello."""
+
+
+class Disconnected(msgspec.Struct, frozen=True):
+    """The connection to the controller is lost."""
+
+
+class Commanded(msgspec.Struct, frozen=True):
+    """The controller says something."""
+
+    command: ControllerSays
+
+
+class TaskBegan(msgspec.Struct, frozen=True):
+    """The user's process of a task runs. ``started_at`` in seconds since the epoch."""
+
+    task: TaskKey
+    incarnation: int
+    pid: int | None
+    started_at: float
+
+
+class TaskFinished(msgspec.Struct, frozen=True):
+    """A task is over, in whatever way, and its record is on the disk."""
+
+    task: TaskKey
+    incarnation: int
+    exit: TaskExit
+
+
+class LaunchFailed(msgspec.Struct, frozen=True):
+    """A task could not be launched; nothing of it runs."""
+
+    task: TaskKey
+    incarnation: int
+    message: str
+
+
+class DevicesSampled(msgspec.Struct, frozen=True):
+    """The newest observation of all devices."""
+
+    states: tuple[DeviceState, ...]
+
+
+class ShardsListed(msgspec.Struct, frozen=True):
+    """The data shards that lie on the node now."""
+
+    shards: tuple[str, ...]
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """A second has passed. ``wall_s`` is the machine's wall clock, which may jump."""
+
+    wall_s: float
+    usage: tuple[Usage, ...] = ()
+    load_1m: float | None = None
+    memory_free_mib: int | None = None
+
+
+class TaskRemoved(msgspec.Struct, frozen=True):
+    """The directory of an acknowledged task is gone: nothing of it need be remembered."""
+
+    task: TaskKey
+    incarnation: int
+
+
+Input = (
+    Connected
+    | Disconnected
+    | Commanded
+    | TaskBegan
+    | TaskFinished
+    | LaunchFailed
+    | DevicesSampled
+    | ShardsListed
+    | Beat
+    | TaskRemoved
+)

@@ -1,0 +1,69 @@
+"""What the agent's core wants done, in this order."""
+
+from __future__ import annotations
+
+import msgspec
+
+from corral.model.ids import TaskKey
+from corral.model.job import TaskExit
+from corral.model.messages import AgentSays, LaunchTask
+
+
+class SaveEpoch(msgspec.Struct, frozen=True):
+    """Remember the highest leader epoch over restarts."""
+
+    epoch: int
+
+
+class Say(msgspec.Struct, frozen=True):
+    """Send a message to the controller."""
+
+    message: AgentSays
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """Prepare the task's directory and start its shim. ``deadline_boottime_s`` is the first end of its lease."""
+
+    command: LaunchTask
+    deadline_boottime_s: float | None = None
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """Stop a task: SIGTERM, ``grace_s`` seconds, SIGKILL. ``reason`` is the cause that its record will show."""
+
+    task: TaskKey
+    incarnation: int
+    reason: str
+    grace_s: float
+
+
+class Record(msgspec.Struct, frozen=True):
+    """Write down the end of a task that has no shim to do it."""
+
+    task: TaskKey
+    incarnation: int
+    exit: TaskExit
+
+
+class ExtendLease(msgspec.Struct, frozen=True):
+    """Write the new end of a task's lease, in seconds of CLOCK_BOOTTIME."""
+
+    task: TaskKey
+    incarnation: int
+    deadline_boottime_s: float
+
+
+class Forget(msgspec.Struct, frozen=True):
+    """The end of a task is in the journal: mark its directory, which may go when it is old."""
+
+    task: TaskKey
+    incarnation: int
+
+
+class Note(msgspec.Struct, frozen=True):
+    """Something that people may want to read in the agent's log."""
+
+    text: str
+
+
+Output = SaveEpoch | Say | Launch | Stop | Record | ExtendLease | Forget | Note

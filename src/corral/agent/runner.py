@@ -1,0 +1,374 @@
+"""Launching, stopping and watching the tasks of a node. What happens to them is told to the core as its inputs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from corral.agent import processes, taskdir, usage
+from corral.agent.config import AgentConfig
+from corral.agent.forklink import ALREADY_FORKED, UNREACHABLE, ForkAnswer, ForkLink
+from corral.agent.inputs import Input, LaunchFailed, TaskBegan, TaskFinished
+from corral.agent.members import Members
+from corral.agent.outputs import ExtendLease, Launch, Record, Stop
+from corral.agent.preparing import PreparationFailed, Preparer
+from corral.agent.running import News, NotifySocket, Running, StopOrder, unwatch_shim, watch_shim
+from corral.agent.shim.handle import TaskHandle, write_lease
+from corral.agent.threads import in_thread
+from corral.model.ids import DeviceId
+from corral.model.job import Cause, TaskExit
+from corral.model.messages import Usage
+
+_log = logging.getLogger(__name__)
+
+# Most tasks that live shorter than this are never looked at: their datagrams say everything.
+LOOK_AFTER_S = 0.5
+STOP_AGAIN_S = 0.02
+SHIM_PATIENCE_S = 10.0
+SWEEP_AGAIN_S = 2.0
+USAGE_PER_BEAT = 64
+
+Release = Callable[[Running, frozenset[int]], "asyncio.Future[str | None] | None"]
+
+
+class Runner:
+    """The live tasks of one node.
+
+    Attributes:
+        held: How many live tasks hold each device.
+    """
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        preparer: Preparer,
+        members: Members,
+        tell: Callable[[Input], None],
+        release: Release,
+    ) -> None:
+        """``release`` returns a future of what an ended task's devices still hold, ``None`` when it holds none."""
+        self.held: dict[DeviceId, int] = {}
+        self._config = config
+        self._preparer = preparer
+        self._members = members
+        self._tell = tell
+        self._release = release
+        self._running: dict[str, Running] = {}
+        self._forks = ForkLink(config.fork_socket)
+        self._socket = NotifySocket(config.notify_socket, self._on_news)
+        self._chores: set[asyncio.Task[None]] = set()
+        self._usage_from = 0
+
+    def start(self) -> None:
+        """Listen to shims and connect to the fork server. Raises ``OSError``."""
+        self._socket.open()
+        self._forks.start()
+
+    async def stop(self) -> None:
+        """Let go of everything; the tasks go on."""
+        self._socket.close()
+        await self._forks.stop()
+        for chore in self._chores:
+            chore.cancel()
+        await asyncio.gather(*self._chores, return_exceptions=True)
+        for running in self._running.values():
+            unwatch_shim(running)
+
+    # ---- launching -------------------------------------------------------------------------------------------------
+
+    def launch(self, order: Launch) -> None:
+        """Prepare a task and ask for its shim."""
+        command = order.command
+        marker = taskdir.marker(command.task, command.incarnation)
+        devices = tuple(share.uuid for share in command.placement.devices)
+        running = Running(command.task, command.incarnation, marker, self._preparer.directory(command), devices)
+        running.cpus_milli = command.placement.cpus_milli
+        self._hold(running)
+        if command.file_mounts:
+            # Laying out a large working directory takes its time.
+            self._chore(self._prepare_slowly(running, order))
+            return
+        try:
+            prepared = self._preparer.prepare(command, order.deadline_boottime_s)
+        except PreparationFailed as error:
+            self._fail(running, str(error))
+            return
+        running.cpus = prepared.cpus
+        self._ask(running)
+
+    async def _prepare_slowly(self, running: Running, order: Launch) -> None:
+        try:
+            prepared = await in_thread(lambda: self._preparer.prepare(order.command, order.deadline_boottime_s))
+        except PreparationFailed as error:
+            self._fail(running, str(error))
+            return
+        running.cpus = prepared.cpus
+        self._ask(running)
+
+    def adopt(self, running: Running) -> None:
+        """Take a task over that an earlier run of the agent left, and see what became of it."""
+        self._preparer.hold(running.cpus, running.cpus_milli)
+        self._hold(running)
+        if taskdir.is_prepared(running.directory):
+            self._look(running)
+        else:
+            self._fail(running, "the agent ended while it prepared the task")
+
+    def _ask(self, running: Running) -> None:
+        running.asked = True
+        running.asked_at = time.monotonic()
+        self._forks.launch(running.directory, lambda answer: self._on_answer(running, answer))
+
+    def _on_answer(self, running: Running, answer: ForkAnswer) -> None:
+        running.asked = False
+        if running.ending:
+            return
+        if answer.ok:
+            running.shim_pid = answer.pid
+            self._members.add(running.marker, answer.pid)
+        elif answer.code != ALREADY_FORKED and (answer.code != UNREACHABLE or taskdir.forbid_fork(running.directory)):
+            self._fail(running, answer.message)
+            return
+        if running.stop is not None:
+            self._deliver(running)
+
+    def _fail(self, running: Running, message: str) -> None:
+        self._drop(running)
+        self._preparer.give_back(running.cpus, running.cpus_milli)
+        self._tell(LaunchFailed(running.task, running.incarnation, message))
+
+    def _hold(self, running: Running) -> None:
+        self._running[running.marker] = running
+        for uuid in running.devices:
+            self.held[uuid] = self.held.get(uuid, 0) + 1
+
+    def _drop(self, running: Running) -> frozenset[int]:
+        """Take a task out whose processes are gone; return the pids that it had."""
+        running.ending = True
+        unwatch_shim(running)
+        for uuid in running.devices:
+            self.held[uuid] -= 1
+            if not self.held[uuid]:
+                del self.held[uuid]
+        del self._running[running.marker]
+        return self._members.remove(running.marker)
+
+    # ---- stopping --------------------------------------------------------------------------------------------------
+
+    def stop_task(self, order: Stop) -> None:
+        """Stop a task as soon as it can hear it."""
+        running = self._running.get(taskdir.marker(order.task, order.incarnation))
+        if running is None:
+            return
+        before = running.stop
+        running.stop = StopOrder(order.reason, order.grace_s)
+        if before is not None and before.kill_at is not None:
+            # The same order comes again when the controller has not heard of the end: the patience runs on.
+            if order.grace_s >= before.grace_s:
+                running.stop = before
+                return
+            running.stop.kill_before = before.kill_at
+        self._deliver(running)
+
+    def _deliver(self, running: Running) -> None:
+        order = running.stop
+        if order is None or running.ending or running.asked or order.kill_at is not None:
+            return
+        try:
+            told = TaskHandle(running.path).stop(order.reason, order.grace_s)
+        except OSError as error:
+            _log.warning("task %s cannot be told to stop: %s", running.marker, error)
+            told = False
+        if told:
+            kill_at = time.monotonic() + order.grace_s + SHIM_PATIENCE_S
+            order.kill_at = kill_at if order.kill_before is None else min(kill_at, order.kill_before)
+            return
+        # A shim hears once it has written shim.json; one that is gone shows in its directory.
+        self._look(running)
+        asyncio.get_running_loop().call_later(STOP_AGAIN_S, self._deliver, running)
+
+    def _kill_silent(self, running: Running, order: StopOrder) -> None:
+        """Kill a shim that was told to stop and did not, with everything below it."""
+        order.kill_at = None if order.kill_at is None else order.kill_at + SHIM_PATIENCE_S
+        shim = taskdir.read_shim(running.directory)
+        if shim is not None:
+            _log.warning("the shim of task %s does not answer: killing it", running.marker)
+            self._chore(self._kill(shim.pid, shim.start_ticks))
+
+    @staticmethod
+    async def _kill(pid: int, ticks: int) -> None:
+        left = await in_thread(lambda: processes.kill_tree(pid, ticks))
+        if left:
+            _log.error("processes that cannot be killed: %s", sorted(left))
+
+    # ---- watching --------------------------------------------------------------------------------------------------
+
+    def _on_news(self, news: list[News]) -> None:
+        ended = {told.datagram.task + f".{told.datagram.incarnation}" for told in news if told.status is not None}
+        for told in news:
+            datagram = told.datagram
+            marker = f"{datagram.task}.{datagram.incarnation}"
+            running = self._running.get(marker)
+            if running is None:
+                continue
+            if told.status is not None:
+                self._over(running, told.status.task_exit())
+            elif datagram.event == "started" and marker not in ended:
+                self._members.add(marker, datagram.shim_pid, datagram.child_pid)
+                self._began(running, datagram.child_pid, datagram.at)
+            elif datagram.event in ("frozen", "thawed", "checkpoint"):
+                _log.info("task %s: %s", marker, datagram.event)
+
+    def _began(self, running: Running, pid: int | None, at: float) -> None:
+        if not running.began:
+            running.began = True
+            self._tell(TaskBegan(running.task, running.incarnation, pid, at))
+
+    def tend(self) -> None:
+        """Look after the tasks that live longer: once a second."""
+        now = time.monotonic()
+        for running in list(self._running.values()):
+            order = running.stop
+            if order is not None and order.kill_at is not None and now > order.kill_at:
+                self._kill_silent(running, order)
+            young = running.asked or now - running.asked_at < LOOK_AFTER_S
+            if not young and (running.pidfd is None or not running.began):
+                self._look(running)
+
+    def _look(self, running: Running) -> None:
+        """Learn from its directory how far a task is."""
+        if running.ending or running.asked:
+            return
+        handle = TaskHandle(running.path)
+        if not handle.was_forked():
+            if taskdir.read_status(running.directory) is None:
+                self._ask(running)
+            return
+        # In this order: the status appears before the shim is gone.
+        lives = handle.shim_lives()
+        status = taskdir.read_status(running.directory)
+        if status is not None:
+            self._over(running, status.task_exit())
+            return
+        shim = taskdir.read_shim(running.directory)
+        if not lives:
+            self._lost(running)
+        elif shim is not None:
+            self._members.add(running.marker, shim.pid, shim.child_pid)
+            if running.pidfd is None and not watch_shim(running, shim, self._on_death):
+                # It went between the two looks.
+                asyncio.get_running_loop().call_soon(self._look, running)
+            elif shim.child_pid is not None:
+                self._began(running, shim.child_pid, shim.started_at)
+
+    def _on_death(self, running: Running) -> None:
+        unwatch_shim(running)
+        self._look(running)
+
+    # ---- ending ----------------------------------------------------------------------------------------------------
+
+    def _lost(self, running: Running) -> None:
+        running.ending = True
+        unwatch_shim(running)
+        self._chore(self._sweep(running))
+
+    async def _sweep(self, running: Running) -> None:
+        """Kill what a dead shim left. The task ends when nothing of it is alive: its devices are not free before."""
+        handle = TaskHandle(running.path)
+        killed = 0
+        while True:
+            swept = await in_thread(handle.sweep)
+            killed += len(swept.killed)
+            if not swept.left:
+                break
+            _log.error("task %s left processes that do not die: %s", running.marker, sorted(swept.left))
+            await asyncio.sleep(SWEEP_AGAIN_S)
+        message = "its shim was killed or crashed" + (
+            f"; {killed} processes that it left were killed" if killed else ""
+        )
+        cause = Cause.SHIM_LOST
+        if running.stop is not None:
+            cause, message = Cause(running.stop.reason), f"stopped; {message}"
+        shim = taskdir.read_shim(running.directory)
+        exit_ = TaskExit(
+            cause=cause,
+            message=message,
+            started_at=shim.started_at if shim is not None and shim.child_pid is not None else None,
+            ended_at=time.time(),
+        )
+        self.record(Record(running.task, running.incarnation, exit_))
+        self._over(running, exit_)
+
+    def _over(self, running: Running, exit_: TaskExit) -> None:
+        """A task has ended and its record is written: hand its devices back when the driver has let go of them."""
+        if running.marker not in self._running:
+            return
+        pids = self._drop(running)
+        pending = self._release(running, pids)
+        if pending is None:
+            self._finish(running, exit_)
+        else:
+            pending.add_done_callback(lambda done: self._released(running, exit_, done))
+
+    def _released(self, running: Running, exit_: TaskExit, done: asyncio.Future[str | None]) -> None:
+        if done.cancelled():
+            return
+        problem = done.result()
+        if problem is not None:
+            exit_ = replace(exit_, message="; ".join(part for part in (exit_.message, problem) if part))
+        self._finish(running, exit_)
+
+    def _finish(self, running: Running, exit_: TaskExit) -> None:
+        self._preparer.give_back(running.cpus, running.cpus_milli)
+        self._tell(TaskFinished(running.task, running.incarnation, exit_))
+
+    def record(self, order: Record) -> None:
+        """Write down an end that no shim writes, and let no shim be forked there any more."""
+        directory = self._config.tasks_dir / taskdir.marker(order.task, order.incarnation)
+        try:
+            directory.mkdir(exist_ok=True)
+            if taskdir.forbid_fork(directory) or not TaskHandle(directory).shim_lives():
+                taskdir.record_end(directory, order.task, order.incarnation, order.exit)
+        except OSError as error:
+            _log.error("the end of task %s cannot be written: %s", directory.name, error)
+
+    # ---- the rest --------------------------------------------------------------------------------------------------
+
+    def extend(self, order: ExtendLease) -> None:
+        """Write the new end of a task's lease."""
+        running = self._running.get(taskdir.marker(order.task, order.incarnation))
+        if running is None:
+            return
+        try:
+            write_lease(running.path / taskdir.LEASE, order.deadline_boottime_s)
+        except OSError as error:
+            _log.error("the lease of task %s cannot be extended: %s", running.marker, error)
+
+    def acknowledge(self, marker: str) -> Path:
+        """Mark a task's directory as one that the journal no longer needs; return it."""
+        directory = self._config.tasks_dir / marker
+        try:
+            os.close(os.open(directory / taskdir.ACKNOWLEDGED, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+        except OSError as error:
+            _log.warning("task %s cannot be marked as acknowledged: %s", marker, error)
+        return directory
+
+    def usage(self) -> tuple[Usage, ...]:
+        """Return samples of running tasks: all of them, or in turn where there are very many."""
+        began = [running for running in self._running.values() if running.began and running.pidfd is not None]
+        if len(began) > USAGE_PER_BEAT:
+            self._usage_from = (self._usage_from + USAGE_PER_BEAT) % len(began)
+            began = (began + began)[self._usage_from : self._usage_from + USAGE_PER_BEAT]
+        return tuple(usage.sample(one.task, one.incarnation, one.path, one.shim_pid) for one in began)
+
+    def _chore(self, work: Coroutine[Any, Any, None]) -> None:
+        chore = asyncio.get_running_loop().create_task(work)
+        self._chores.add(chore)
+        chore.add_done_callback(self._chores.discard)

@@ -1,0 +1,277 @@
+"""The agent as a process: feeds the core with what happens and does what it says.
+
+Nothing here decides anything about a task; the clocks are read here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import assert_never
+
+import msgspec
+
+from corral.agent import adoption, cgroup, processes, taskdir
+from corral.agent.affinity import CpuChooser
+from corral.agent.config import AgentConfig
+from corral.agent.core import AgentCore, Identity
+from corral.agent.inputs import (
+    Beat,
+    Commanded,
+    Connected,
+    DevicesSampled,
+    Disconnected,
+    Input,
+    ShardsListed,
+    TaskRemoved,
+)
+from corral.agent.link import Link
+from corral.agent.members import Members
+from corral.agent.outputs import ExtendLease, Forget, Launch, Note, Output, Record, SaveEpoch, Say, Stop
+from corral.agent.preparing import Preparer
+from corral.agent.release import ReleaseCheck
+from corral.agent.retention import Kept, Retention, remove
+from corral.agent.runner import Runner
+from corral.agent.running import Running
+from corral.agent.sampler import DeviceSampler, Look
+from corral.agent.threads import in_thread
+from corral.agent.usage import memory_available_mib
+from corral.model.resources import DeviceSpec, NodeSpec
+from corral.ports.master import AppMasterFactory
+from corral.ports.probe import DeviceProbe
+
+_log = logging.getLogger(__name__)
+
+BEAT_S = 1.0
+DISCOVERY_PATIENCE_S = 5.0
+RELEASE_AGAIN_S = 0.1
+REMOVE_PER_BEAT = 200
+SHARDS_MAX = 10_000
+DEVICES_NAME = "devices-found.json"
+EPOCH_NAME = "epoch"
+
+
+class Shell:
+    """One agent."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        probes: Sequence[DeviceProbe],
+        factory: AppMasterFactory,
+        environment: Mapping[str, str],
+    ) -> None:
+        """``environment`` is the process's own, of which tasks get a little."""
+        self._config = config
+        self._factory = factory
+        self._members = Members()
+        self._sampler = DeviceSampler(probes, self._members, self._on_look)
+        self._release = ReleaseCheck()
+        real = not config.simulated
+        self._preparer = Preparer(
+            config,
+            cgroup.probe() if real else None,
+            CpuChooser(os.sched_getaffinity(0)) if real else None,
+            environment,
+        )
+        self._runner = Runner(config, self._preparer, self._members, self._tell, self._verify_release)
+        self._link = Link(
+            config.engine_socket,
+            on_connected=lambda: self._tell(Connected()),
+            on_message=lambda command: self._tell(Commanded(command)),
+            on_lost=lambda: self._tell(Disconnected()),
+        )
+        self._core: AgentCore | None = None
+        self._retention = Retention(config.tasks_kept, config.tasks_kept_s, [])
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Be the agent until ``stop`` is set. Raises ``OSError`` when the node's directory or sockets are unusable."""
+        config = self._config
+        config.tasks_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        config.data_dir.mkdir(exist_ok=True)
+        found = adoption.scan(config.tasks_dir)
+        self._retention = Retention(config.tasks_kept, config.tasks_kept_s, found.kept)
+        self._sampler.start()
+        devices = await self._discover()
+        identity = self._identity(devices)
+        self._core = AgentCore(identity, self._factory, found.known, self._load_epoch())
+        self._runner.start()
+        for running in found.running:
+            self._runner.adopt(running)
+        self._observe()
+        self._link.start()
+        beats = asyncio.create_task(self._beat_for_ever())
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait((beats, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if beats.done():
+                beats.result()
+        finally:
+            for task in (beats, stopped):
+                task.cancel()
+            await self._link.stop()
+            await self._runner.stop()
+            self._sampler.stop()
+
+    # ---- the core --------------------------------------------------------------------------------------------------
+
+    def _tell(self, given: Input) -> None:
+        assert self._core is not None, "the core is made before anything happens"
+        for output in self._core.handle(time.time(), _boottime_s(), given):
+            self._do(output)
+
+    def _do(self, output: Output) -> None:
+        match output:
+            case Say(message):
+                self._link.send(message)
+            case Launch():
+                self._runner.launch(output)
+            case Stop():
+                self._runner.stop_task(output)
+            case Record():
+                self._runner.record(output)
+            case ExtendLease():
+                self._runner.extend(output)
+            case Forget(task, incarnation):
+                directory = self._runner.acknowledge(taskdir.marker(task, incarnation))
+                self._retention.add(Kept(task, incarnation, directory, time.time()))
+            case SaveEpoch(epoch):
+                taskdir.replace_file(f"{self._config.node_dir}/{EPOCH_NAME}", f"{epoch}\n".encode())
+            case Note(text):
+                _log.warning("%s", text)
+            case _:
+                assert_never(output)
+
+    def _load_epoch(self) -> int:
+        try:
+            return int((self._config.node_dir / EPOCH_NAME).read_text())
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    # ---- devices ---------------------------------------------------------------------------------------------------
+
+    async def _discover(self) -> tuple[DeviceSpec, ...]:
+        """Return the node's devices: those found now or, while the driver hangs, those found the last time."""
+        if self._sampler.last is not None:
+            return self._sampler.last.devices
+        cache = self._config.node_dir / DEVICES_NAME
+        try:
+            look = await asyncio.wait_for(asyncio.shield(self._sampler.request()), DISCOVERY_PATIENCE_S)
+        except TimeoutError:
+            look = None
+            _log.error("the device driver has not answered for %.0f s", DISCOVERY_PATIENCE_S)
+        if look is not None and look.fault is None:
+            taskdir.replace_file(str(cache), msgspec.json.encode(look.devices))
+            return look.devices
+        if look is not None:
+            _log.error("devices cannot be found: %s", look.fault)
+        try:
+            return msgspec.json.decode(cache.read_bytes(), type=tuple[DeviceSpec, ...])
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return look.devices if look is not None else ()
+
+    def _identity(self, devices: tuple[DeviceSpec, ...]) -> Identity:
+        self._preparer.vendors = {device.uuid: device.vendor for device in devices}
+        config = self._config
+        pid_namespace = Path("/proc/self/ns/pid").stat().st_ino
+        spec = NodeSpec(
+            id=config.node,
+            hostname=config.hostname or socket.gethostname(),
+            address=config.address,
+            cpus_milli=config.cpus_milli,
+            memory_mib=config.memory_mib,
+            devices=devices,
+            rack=config.rack,
+            simulated=config.simulated,
+            incarnation=f"{processes.boot_id()}:{pid_namespace}",
+        )
+        return Identity(spec, os.getpid(), config.supervisor_start)
+
+    def _on_look(self, look: Look) -> None:
+        if self._core is None:
+            return
+        if look.fault is None and look.devices != self._core.identity.spec.devices:
+            _log.warning("the node has other devices than it said: introducing it anew")
+            taskdir.replace_file(f"{self._config.node_dir}/{DEVICES_NAME}", msgspec.json.encode(look.devices))
+            self._core.identity = self._identity(look.devices)
+            self._link.reconnect()
+        self._release.observe(look.states, self._runner.held)
+        self._observe()
+
+    def _observe(self) -> None:
+        assert self._core is not None, "the core is made before anything happens"
+        self._tell(DevicesSampled(self._sampler.states(self._core.identity.spec.devices)))
+
+    def _verify_release(self, running: Running, pids: frozenset[int]) -> asyncio.Future[str | None] | None:
+        if not running.devices:
+            return None
+        return asyncio.get_running_loop().create_task(self._released(running, pids))
+
+    async def _released(self, running: Running, pids: frozenset[int]) -> str | None:
+        """Wait until an ended task's devices are free; return what they still hold when the time is up."""
+        limit_s = self._config.release_timeout_s
+        deadline = time.monotonic() + limit_s
+        while True:
+            try:
+                left_s = max(0.0, deadline - time.monotonic())
+                look = await asyncio.wait_for(asyncio.shield(self._sampler.request()), left_s)
+            except TimeoutError:
+                return f"the device driver did not answer within {limit_s:g} s after the end"
+            problem = self._release.unreleased(look.states, running.devices, self._runner.held, pids)
+            if problem is None:
+                return None
+            if time.monotonic() + RELEASE_AGAIN_S >= deadline:
+                return f"{problem} {limit_s:g} s after the end"
+            await asyncio.sleep(RELEASE_AGAIN_S)
+
+    # ---- every second ----------------------------------------------------------------------------------------------
+
+    async def _beat_for_ever(self) -> None:
+        due = time.monotonic()
+        while True:
+            self._beat()
+            problems = await self._remove_old()
+            for problem in problems:
+                _log.warning("%s", problem)
+            # After a pause of the whole process one beat is enough.
+            due = max(due + BEAT_S, time.monotonic())
+            await asyncio.sleep(due - time.monotonic())
+
+    def _beat(self) -> None:
+        self._runner.tend()
+        self._sampler.request()
+        self._observe()
+        self._tell(ShardsListed(self._shards()))
+        self._tell(
+            Beat(
+                wall_s=time.time(),
+                usage=self._runner.usage(),
+                load_1m=os.getloadavg()[0],
+                memory_free_mib=memory_available_mib(),
+            )
+        )
+
+    def _shards(self) -> tuple[str, ...]:
+        try:
+            names = os.listdir(self._config.data_dir)  # noqa: PTH208 - names are all that is wanted
+        except OSError:
+            return ()
+        return tuple(sorted(name for name in names if not name.startswith("."))[:SHARDS_MAX])
+
+    async def _remove_old(self) -> list[str]:
+        due = self._retention.due(time.time(), REMOVE_PER_BEAT)
+        if not due:
+            return []
+        problems = await in_thread(lambda: remove(due))
+        for task in due:
+            self._tell(TaskRemoved(task.task, task.incarnation))
+        return problems
+
+
+def _boottime_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,0 +1,83 @@
+"""What running tasks use, read from ``/proc`` and from the files that they and their shims write."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+from corral.agent import processes
+from corral.agent.shim.log_reader import read_log
+from corral.agent.taskdir import PROGRESS
+from corral.model.ids import TaskKey
+from corral.model.messages import Usage
+
+_PROGRESS_BYTES = 256
+_MIB = 1 << 20
+# Fields 14 to 17 of /proc/PID/stat (proc(5)), counted from the state, which is field 3.
+_TIMES = slice(11, 15)
+_CHILDREN_TIMES = slice(13, 15)
+
+
+def sample(task: TaskKey, incarnation: int, directory: Path, shim: int | None) -> Usage:
+    """Return what one task uses now. ``shim`` is the pid of its shim, ``None`` when it is not known yet."""
+    rss_mib: int | None = None
+    cpu_s: float | None = None
+    if shim is not None:
+        members = processes.descendants(shim)
+        if members:
+            pages = sum(stat.rss_pages for stat in members)
+            rss_mib = pages * os.sysconf("SC_PAGE_SIZE") // _MIB
+            ticks = _ticks(shim, _CHILDREN_TIMES) + sum(_ticks(stat.pid, _TIMES) for stat in members)
+            cpu_s = ticks / os.sysconf("SC_CLK_TCK")
+    return Usage(
+        task=task,
+        incarnation=incarnation,
+        rss_mib=rss_mib,
+        cpu_s=cpu_s,
+        progress=read_progress(directory / PROGRESS),
+        log_bytes=_log_bytes(directory),
+    )
+
+
+def read_progress(path: Path) -> float | None:
+    """Return the last number in a progress file, ``None`` without one."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        size = os.fstat(descriptor).st_size
+        words = os.pread(descriptor, _PROGRESS_BYTES, max(0, size - _PROGRESS_BYTES)).split()
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    try:
+        value = float(words[-1]) if words else math.nan
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _log_bytes(directory: Path) -> int | None:
+    try:
+        return read_log(directory, 0, 0).end
+    except OSError:
+        return None
+
+
+def _ticks(pid: int, fields: slice) -> int:
+    raw = processes.read_small(f"/proc/{pid}/stat")
+    if not raw:
+        return 0
+    return sum(map(int, raw[raw.rindex(b")") + 2 :].split()[fields]))
+
+
+def memory_available_mib() -> int | None:
+    """Return the memory that programs could get without swapping (``MemAvailable`` of proc(5)) in MiB."""
+    raw = processes.read_small("/proc/meminfo") or b""
+    for line in raw.splitlines():
+        if line.startswith(b"MemAvailable:"):
+            return int(line.split()[1]) // 1024
+    return None
