@@ -1,0 +1,68 @@
+"""Why and by when a task ends, as pure decisions."""
+
+from __future__ import annotations
+
+import re
+
+# The causes that a status can name; a stop order may bring others (gang-stopped, device-failed ...).
+EXITED = "exited"
+SIGNAL = "signal"
+MAX_DURATION = "max-duration"
+CANCELLED = "cancelled"
+EXEC_FAILED = "exec-failed"
+SETUP_FAILED = "setup-failed"
+LAUNCH_FAILED = "launch-failed"
+LEASE_EXPIRED = "lease-expired"
+MEMORY = "memory"
+# SIGTERM that no stop order explains: a machine that shuts down sends it to every process.
+NODE_LOST = "node-lost"
+# The shim itself failed.
+SHIM_LOST = "shim-lost"
+
+# Ends that are the program's own: the log needs no word about them.
+OWN = (EXITED, SIGNAL)
+
+_REASON = re.compile(r"[a-z][a-z0-9-]{0,31}")
+
+
+class Ending:
+    """The end of one task: the first cause counts, the earliest deadline counts.
+
+    Attributes:
+        cause: Why the task ends, ``None`` while nothing ends it.
+        message: The same in words.
+        kill_at: When everything that is left is killed (CLOCK_BOOTTIME seconds), ``None`` while nobody said so.
+    """
+
+    def __init__(self) -> None:
+        self.cause: str | None = None
+        self.message = ""
+        self.kill_at: float | None = None
+
+    def settle(self, cause: str, message: str) -> None:
+        """Name the cause of an end that has come; a cause that was named before stays."""
+        if self.cause is None:
+            self.cause, self.message = cause, message
+
+    def request(self, cause: str, message: str, now: float, grace_s: float) -> None:
+        """Ask for the end: SIGTERM now, SIGKILL after ``grace_s``. A later request can only bring it forward."""
+        self.settle(cause, message)
+        self.kill_by(now + grace_s)
+
+    def kill_by(self, moment: float) -> None:
+        """Bring the killing forward to ``moment``."""
+        self.kill_at = moment if self.kill_at is None else min(self.kill_at, moment)
+
+
+def read_stop(order: dict[str, object] | None, grace_s: float) -> tuple[str, str, float]:
+    """Return cause, message and grace in seconds of a stop order (``stop.json``); ``None`` stands for its absence.
+
+    An order without a usable grace gets ``grace_s``, one without a usable reason is a cancellation.
+    """
+    if order is None:
+        return NODE_LOST, "SIGTERM came without a stop order, as when the machine shuts down", grace_s
+    reason = order.get("reason")
+    cause = reason if isinstance(reason, str) and _REASON.fullmatch(reason) else CANCELLED
+    given = order.get("grace_s")
+    usable = isinstance(given, int | float) and not isinstance(given, bool) and given >= 0
+    return cause, f"stopped: {cause}", float(given) if usable else grace_s  # type: ignore[arg-type] # checked above
