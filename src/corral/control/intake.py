@@ -32,7 +32,7 @@ from corral.model.events import (
     TokenIssued,
     TokenRevoked,
 )
-from corral.model.ids import DEFAULT_QUEUE, DEFAULT_TENANT, JobId, QueueName, TenantId
+from corral.model.ids import DEFAULT_QUEUE, DEFAULT_TENANT, JobId, NodeId, QueueName, TenantId
 from corral.model.job import Dependency, Job, JobSpec
 from corral.policy.admission import AdmissionDefaults, admit
 
@@ -207,16 +207,19 @@ class Intake:
                 return None if token.tenant in state.tenants else _missing("tenant", token.tenant, state.tenants)
             case TokenRevoked(token_id=token_id):
                 return None if token_id in state.tokens else _missing("token", token_id, ())
-            case NodeCordoned(node=node) | NodeUncordoned(node=node):
-                return None if node in state.nodes else _missing("node", node, state.nodes)
-            case NodeRemoved(node=node):
-                if node not in state.nodes:
-                    return _missing("node", node, state.nodes)
-                if self._book.board.view(node).answering or (node in state.held and state.held[node].gangs):
-                    return _refuse(Conflict, f"node {node} is alive or has tasks", hint="stop its agent first")
-                return None
+            case NodeCordoned(node=node) | NodeUncordoned(node=node) | NodeRemoved(node=node):
+                return self._node_refusal(node, removes=isinstance(ask.fact, NodeRemoved))
             case _:
                 return None
+
+    def _node_refusal(self, node: NodeId, *, removes: bool) -> Refusal | None:
+        state = self._book.state
+        if node not in state.nodes:
+            return _missing("node", node, state.nodes)
+        busy = node in state.held and bool(state.held[node].gangs)
+        if removes and (self._book.board.view(node).answering or busy):
+            return _refuse(Conflict, f"node {node} is alive or has tasks", hint="stop its agent first")
+        return None
 
 
 def submission_order(asks: tuple[JobAsk, ...]) -> list[int] | Refusal:

@@ -1,4 +1,4 @@
-"""What was observed and is not journaled: contacts, device samples, task usage. After a restart all of it is unknown."""
+"""What was observed and is not journaled: contacts, device samples, usage. After a restart all of it is unknown."""
 
 from __future__ import annotations
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from corral.model.events import Decision, Fact
 from corral.model.job import Job
+from corral.model.messages import Usage
 from corral.model.offer import Offer, Proposal
 
 
@@ -21,6 +23,9 @@ class AppMaster(Protocol):
 
     def handle(self, fact: Fact) -> tuple[Decision, ...]:
         """Take a journaled fact in and return what should happen next."""
+
+    def observe(self, usage: Sequence[Usage], now: float) -> None:
+        """Take samples of its running tasks in: it watches their progress."""
 
     def resume(self, now: float) -> tuple[Decision, ...]:
         """Return the decisions that are due on the state alone (after being hosted anew)."""

@@ -6,12 +6,32 @@
 from __future__ import annotations
 
 import argparse
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 
-from corral.agent.config import load
+from corral.agent.config import AgentConfig, load
 from corral.agent.main import run_agent
 from corral.appmaster.core import AppMasterCore
+from corral.devices.discovery import discover
+from corral.devices.simulated import SimulatedProbe
 from corral.model.errors import CorralError
+from corral.ports.probe import DeviceProbe
+
+log = logging.getLogger(__name__)
+
+
+def probes(config: AgentConfig) -> Sequence[DeviceProbe]:
+    """Return the probes of a node: the simulated one if it was asked for, else those of the drivers that answer."""
+    if config.simulated:
+        pretended = config.simulated_devices
+        if not pretended:
+            return ()
+        return (SimulatedProbe(config.devices_state_path, pretended[0].model, len(pretended), config.node),)
+    found = discover()
+    for absence in found.absences:
+        log.info("%s: %s", absence.vendor, absence.reason)
+    return found.probes
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
         config = load(path)
     except CorralError as error:
         parser.exit(78, f"{error.code}: {error}\n")
-    return run_agent(config, _probe, AppMasterCore)
+    return run_agent(config, probes, AppMasterCore)
 
 
 if __name__ == "__main__":

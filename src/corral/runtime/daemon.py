@@ -51,6 +51,11 @@ log = logging.getLogger("corral.daemon")
 class _Server(uvicorn.Server):
     """Uvicorn without its signal handlers: the daemon has its own."""
 
+    async def ready(self, serving: asyncio.Task[None]) -> None:
+        """Return once it accepts requests (or has ended)."""
+        while not self.started and not serving.done():  # noqa: ASYNC110 - uvicorn has only this flag
+            await asyncio.sleep(0.005)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals alone."""
@@ -90,7 +95,7 @@ def ensure_token(paths: StatePaths) -> str:
     except FileExistsError:
         secret = paths.token.read_text().strip()
         if secret:
-            os.chmod(paths.token, 0o600)
+            paths.token.chmod(0o600)
             return secret
         descriptor = os.open(paths.token, os.O_WRONLY | os.O_TRUNC)
     secret = f"corral_{secrets.token_urlsafe(32)}"
@@ -157,8 +162,7 @@ class Daemon:
         serving = asyncio.create_task(server.serve([listener]), name="api")
         stopping = asyncio.create_task(self.stop.wait(), name="stop")
         pruning = asyncio.create_task(self._prune(shell), name="prune")
-        while not server.started and not serving.done():
-            await asyncio.sleep(0.005)
+        await server.ready(serving)
         self._announce(identity, port)
         try:
             await asyncio.wait({control, serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -264,7 +268,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         run_loop(Daemon(root))
     except CorralError as error:
-        log.error("%s: %s", error.code, error)
+        log.error("%s: %s", error.code, error)  # noqa: TRY400 - expected: one line, no traceback
         fatal = not error.retryable
         with contextlib.suppress(OSError):
             paths.failure.write_text(json.dumps({"code": error.code, "message": str(error), "fatal": fatal}))

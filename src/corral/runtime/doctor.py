@@ -13,7 +13,7 @@ import msgspec
 
 from corral.agent.cgroup import probe as probe_cgroup
 from corral.client import Client
-from corral.devices import discover
+from corral.devices.discovery import discover
 from corral.model.errors import CorralError
 from corral.runtime.launcher import pool_info, running_supervisor
 from corral.runtime.paths import StatePaths
@@ -96,15 +96,17 @@ def _settings(paths: StatePaths) -> list[Finding]:
 
 def _devices(paths: StatePaths) -> list[Finding]:
     del paths
-    probes, reasons = discover()
+    seen = discover()
     found = []
-    for probe in probes:
-        devices = probe.discover()
+    for probe in seen.probes:
+        devices = [d for d in seen.devices if d.vendor == probe.vendor]
         names = ", ".join(sorted({d.model for d in devices}))
         found.append(Finding(f"{probe.vendor} devices", ok=True, detail=f"{len(devices)}: {names}"))
         probe.close()
-    found.extend(Finding(f"{vendor} devices", ok=None, detail=reason) for vendor, reason in reasons.items())
-    if not probes:
+    found.extend(
+        Finding(f"{gap.vendor} devices", ok=False if gap.refused else None, detail=gap.reason) for gap in seen.absences
+    )
+    if not seen.probes:
         found.append(Finding("pool kind", ok=None, detail="no GPU found: this machine makes a CPU pool"))
     return found
 
@@ -112,7 +114,11 @@ def _devices(paths: StatePaths) -> list[Finding]:
 def _cgroup(paths: StatePaths) -> list[Finding]:
     del paths
     support = probe_cgroup()
-    return [Finding("cgroup", ok=None, detail=support.describe())]
+    usable = ", ".join(sorted(support.controllers)) or "none usable"
+    gaps = "; ".join(f"{role}: {why}" for role, why in sorted(support.missing.items()))
+    detail = f"{usable} ({gaps})" if gaps else usable
+    hint = "limits are kept by affinity and watching instead" if gaps else None
+    return [Finding("cgroup", ok=None, detail=detail, hint=hint)]
 
 
 def _limits(paths: StatePaths) -> list[Finding]:
@@ -128,7 +134,7 @@ def _shared_memory(paths: StatePaths) -> list[Finding]:
     del paths
     place = Path("/dev/shm")  # noqa: S108 - looked at, not used
     if not place.exists():
-        return [Finding("shared memory", ok=None, detail="/dev/shm is missing", hint="data loaders often need it")]
+        return [Finding("shared memory", ok=None, detail="missing", hint="data loaders often need it")]
     return [Finding("shared memory", ok=True, detail=f"{shutil.disk_usage(place).total >> 30} GiB in /dev/shm")]
 
 
@@ -143,7 +149,7 @@ def _pool(paths: StatePaths) -> list[Finding]:
         return [
             Finding("pool", ok=False, detail=f"supervisor {pid} lives, the API does not answer", hint=str(paths.logs))
         ]
-    with Client(state_dir=paths.root, patience_s=0.0) as client:
+    with Client(state_dir=paths.root, retry_s=0.0) as client:
         began = time.monotonic()
         status = client.status()
         answer_ms = (time.monotonic() - began) * 1000

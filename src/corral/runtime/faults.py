@@ -34,7 +34,7 @@ class FileFaults:
     def reach(self, point: FaultPoint) -> None:
         """Remove the point's file and die; go on when there is none."""
         try:
-            os.unlink(self._directory / point.value)
+            (self._directory / point.value).unlink()
         except FileNotFoundError:
             return
         os.kill(os.getpid(), signal.SIGKILL)

@@ -18,7 +18,7 @@ from typing import Any
 from corral.agent.config import AgentConfig, save
 from corral.client import Client
 from corral.devices.cpu import node_facts
-from corral.devices.simulated import simulated_devices
+from corral.devices.simulated import SimulatedProbe
 from corral.model.errors import (
     AlreadyRunning,
     CorralError,
@@ -85,7 +85,7 @@ def prepare(paths: StatePaths) -> None:
         owner = paths.root.stat().st_uid
         if owner != os.getuid():
             raise StateUnusable(f"{paths.root} belongs to another user (uid {owner})")
-        os.chmod(paths.root, 0o700)
+        paths.root.chmod(0o700)
         for folder in (paths.logs, paths.nodes, paths.run):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if paths.run.stat().st_uid != os.getuid():
@@ -178,7 +178,9 @@ def agent_configs(paths: StatePaths, options: PoolOptions, settings: Settings) -
             cpus_milli=options.simulated_cpus * 1000,
             memory_mib=options.simulated_memory_gib * 1024,
             simulated=True,
-            simulated_devices=simulated_devices(options.simulated, count, name),
+            simulated_devices=SimulatedProbe(
+                paths.nodes / name / "devices.json", options.simulated, count, name
+            ).discover(),
             **common,
         )
         for name in names
@@ -239,7 +241,7 @@ def pool_info(state_dir: Path) -> PoolInfo | None:
     paths = StatePaths(state_dir.absolute())
     try:
         daemon = json.loads(paths.daemon.read_text())
-        with Client(state_dir=paths.root, patience_s=0.0) as client:
+        with Client(state_dir=paths.root, retry_s=0.0) as client:
             status = client.status()
     except (OSError, ValueError, HTTPException, CorralError):
         return None
@@ -281,15 +283,8 @@ def stop_pool(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:
 
 def _quiesce(paths: StatePaths, *, force: bool, leave_tasks: bool) -> int:
     try:
-        with Client(state_dir=paths.root, patience_s=0.0) as client:
-            if not force and not leave_tasks:
-                status = client.status()
-                if status.running_gangs:
-                    raise JobsRunning(
-                        f"{status.running_gangs} tasks run",
-                        hint="--force stops and requeues them, --leave-tasks lets them run on",
-                    )
-            return client.stop(stop_tasks=force)
+        with Client(state_dir=paths.root, retry_s=0.0) as client:
+            return client.stop("stop" if force else "leave" if leave_tasks else "refuse")
     except JobsRunning:
         raise
     except (CorralError, OSError):

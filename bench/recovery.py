@@ -1,0 +1,215 @@
+"""kill -9 of the daemon, many times, under continuous submits and running jobs: what is lost?
+
+    python -m bench.recovery --json [--kills 100]
+
+Prints one object: ``kills`` (and by point), ``lost`` (acknowledged jobs that did not finish as they should),
+``run_twice`` (jobs whose witness file shows more than one start), ``lost_log_lines``, ``lost_exit_codes``,
+``back_in_service_ms_max`` and ``_median``. The daemon is restarted by the product's own supervisor. Every job appends
+its incarnation to a witness file first, writes numbered lines and ends with a code of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from corral.client import Client
+from corral.model.errors import CorralError
+from corral.model.job import JobState
+from corral.ports.faults import FaultPoint
+from corral.runtime.launcher import start_pool, stop_pool
+from corral.runtime.options import PoolOptions
+
+PER_POINT_MIN = 5
+LINES = 20
+LONG_JOBS = 20
+SUBMIT_EVERY_S = 0.04
+WAIT_S = 120.0
+POINT_WAIT_S = 20.0
+
+SHORT = 'echo "$CORRAL_INCARNATION" >> "$WITNESS"; i=0; while [ $i -lt $LINES ]; do echo "line $i"; i=$((i+1)); done; exit $CODE'
+LONG = (
+    'echo "$CORRAL_INCARNATION" >> "$WITNESS"; i=0; while [ $i -lt $LINES ]; do echo "line $i"; i=$((i+1)); '
+    "sleep 0.3; done; exit $CODE"
+)
+
+
+@dataclass
+class Ledger:
+    """What was acknowledged: key -> (job number, expected exit code)."""
+
+    acknowledged: dict[str, tuple[str, int]] = field(default_factory=dict)
+    attempts: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def submitter(state_dir: Path, witness: Path, ledger: Ledger, stop: threading.Event, *, long: bool) -> None:
+    """Submit jobs until told to stop; an unanswered submit is repeated with its key until it is acknowledged."""
+    rng = random.Random(7 if long else 11)
+    with Client(state_dir=state_dir, retry_s=WAIT_S) as client:
+        while not stop.is_set():
+            key, code = uuid.uuid4().hex, rng.randrange(0, 100)
+            handle = client.submit(
+                name=f"w-{key[:8]}",
+                script=LONG if long else SHORT,
+                gpus=1,
+                envs={"WITNESS": str(witness / key), "CODE": str(code), "LINES": str(LINES)},
+                idempotency_key=key,
+            )
+            with ledger.lock:
+                ledger.acknowledged[key] = (handle.id, code)
+                ledger.attempts += 1
+            stop.wait(LINES * 0.3 / LONG_JOBS if long else SUBMIT_EVERY_S)
+
+
+def daemon_pid(state_dir: Path) -> int:
+    """Return the pid that the running daemon announced, 0 while there is none."""
+    try:
+        return int(json.loads((state_dir / "daemon.json").read_text())["pid"])
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def back_in_service_ms(state_dir: Path, killed: int, since: float) -> float:
+    """Wait until a daemon other than ``killed`` answers a status request; return the milliseconds since ``since``."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        try:
+            with Client(state_dir=state_dir, retry_s=0.0) as client:
+                if client.status().pid != killed:
+                    return (time.monotonic() - since) * 1000.0
+        except CorralError:
+            pass
+        time.sleep(0.005)
+    raise SystemExit("the daemon did not come back")
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def kill_at(state_dir: Path, faults: Path, point: FaultPoint | None, rng: random.Random) -> float:
+    """Kill the daemon once, at a named point or at random; return the milliseconds until it serves again."""
+    pid = daemon_pid(state_dir)
+    if point is None:
+        time.sleep(rng.uniform(0.02, 0.4))
+        os.kill(pid, signal.SIGKILL)
+    else:
+        (faults / point.value).touch()
+        deadline = time.monotonic() + POINT_WAIT_S
+        while alive(pid):
+            if time.monotonic() > deadline:
+                raise SystemExit(f"the point {point} was not reached")
+            time.sleep(0.002)
+    while alive(pid):
+        time.sleep(0.001)
+    return back_in_service_ms(state_dir, pid, time.monotonic())
+
+
+def verdict(state_dir: Path, witness: Path, ledger: Ledger) -> dict[str, object]:
+    """Wait for all acknowledged jobs and compare them with what they should be."""
+    lost: list[str] = []
+    lost_lines = lost_codes = 0
+    with Client(state_dir=state_dir, retry_s=WAIT_S) as client:
+        for key, (job, code) in ledger.acknowledged.items():
+            ended = client.wait(job, WAIT_S)
+            expected = JobState.SUCCEEDED if code == 0 else JobState.FAILED
+            if ended.state is not expected or not (witness / key).exists():
+                lost.append(job)
+                continue
+            lost_codes += ended.exit_code != code
+            text = b"".join(chunk.data for chunk in client.logs(job)).decode()
+            lost_lines += len({f"line {i}" for i in range(LINES)} - set(text.splitlines()))
+    starts = [len(path.read_text().split()) for path in witness.iterdir()]
+    return {
+        "jobs": len(ledger.acknowledged),
+        "lost": len(lost),
+        "lost_jobs": lost[:20],
+        "run_twice": sum(1 for n in starts if n > 1) + max(0, len(starts) - len(ledger.acknowledged)),
+        "lost_log_lines": lost_lines,
+        "lost_exit_codes": lost_codes,
+    }
+
+
+def schedule(kills: int, rng: random.Random) -> list[FaultPoint | None]:
+    """Return the order of kills: each named point at least five times, the rest at random."""
+    points: list[FaultPoint | None] = [p for p in FaultPoint for _ in range(PER_POINT_MIN)]
+    points += [None] * max(0, kills - len(points))
+    rng.shuffle(points)
+    return points[:kills]
+
+
+def measure(kills: int, seed: int) -> dict[str, object]:
+    """Run the whole benchmark in a state directory of its own."""
+    root = Path(tempfile.mkdtemp(prefix="crl-"))
+    state, witness, faults = root / "s", root / "w", root / "f"
+    for folder in (witness, faults):
+        folder.mkdir()
+    rng = random.Random(seed)
+    ledger, stop = Ledger(), threading.Event()
+    start_pool(PoolOptions(state_dir=state, port=0, nodes=4, gpus_per_node=8, simulated="h100", fault_dir=faults))
+    threads = [
+        threading.Thread(target=submitter, args=(state, witness, ledger, stop), kwargs={"long": long}, daemon=True)
+        for long in (True, False)
+    ]
+    back: list[float] = []
+    points = schedule(kills, rng)
+    try:
+        for thread in threads:
+            thread.start()
+        time.sleep(LINES * 0.3)
+        for number, point in enumerate(points, start=1):
+            back.append(kill_at(state, faults, point, rng))
+            sys.stderr.write(f"\rkill {number}/{kills} ({point or 'random'}), back after {back[-1]:.0f} ms    ")
+            sys.stderr.flush()
+        stop.set()
+        for thread in threads:
+            thread.join(WAIT_S)
+        found = verdict(state, witness, ledger)
+    finally:
+        stop.set()
+        stop_pool(state, force=True, leave_tasks=False)
+        shutil.rmtree(root, ignore_errors=True)
+    by_point = {str(p or "random"): points.count(p) for p in dict.fromkeys(points)}
+    return {
+        "kills": len(back),
+        "by_point": by_point,
+        **found,
+        "back_in_service_ms_max": round(max(back), 1),
+        "back_in_service_ms_median": round(statistics.median(back), 1),
+        "seed": seed,
+        "simulated": True,
+    }
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="python -m bench.recovery", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    found = measure(options.kills, options.seed)
+    sys.stderr.write("\n")
+    print(json.dumps(found) if options.json else "\n".join(f"{k}: {v}" for k, v in found.items()))
+    return 0 if found["lost"] == found["run_twice"] == found["lost_log_lines"] == found["lost_exit_codes"] == 0 else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
