@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
-
-import msgspec
+from typing import NamedTuple, Protocol
 
 from corral.devices.amd import AmdProbe
 from corral.devices.nvidia import NvidiaProbe
 from corral.model.errors import DeviceProbeFailed
-from corral.model.resources import DeviceSpec
 from corral.ports.probe import DeviceProbe
 
 
@@ -20,45 +17,34 @@ class ReasonedProbe(DeviceProbe, Protocol):
     reason: str | None
 
 
-class Absence(msgspec.Struct, frozen=True):
-    """Why a vendor's devices are missing, or some of them.
+class Discovery(NamedTuple):
+    """What was found. ``probes`` answer and stay open: close them. No device is a CPU node, not an error.
 
-    ``refused`` tells a driver that is there and refuses (an administrator should look) from one that is not there.
+    ``reasons`` say by vendor, in one line, why its devices are missing or some were left out.
     """
 
-    vendor: str
-    reason: str
-    refused: bool
-
-
-class Discovery(msgspec.Struct, frozen=True):
-    """What was found. ``probes`` answer and stay open: close them. No devices is a CPU node, not an error."""
-
     probes: tuple[DeviceProbe, ...]
-    devices: tuple[DeviceSpec, ...]
-    absences: tuple[Absence, ...]
+    reasons: dict[str, str]
 
 
 def discover(probes: Sequence[ReasonedProbe] | None = None) -> Discovery:
-    """Ask each vendor's driver (or the given probes) for its devices. Never raises; see ``Absence``.
+    """Ask each vendor's driver (or the given probes) for devices, and keep the probes that have some. Never raises.
 
     Blocks as the drivers do: some 100 ms with a driver whose devices sleep, without a driver as long as the import.
     """
     answering: list[DeviceProbe] = []
-    devices: list[DeviceSpec] = []
-    absences: list[Absence] = []
+    reasons: dict[str, str] = {}
     for probe in (NvidiaProbe(), AmdProbe()) if probes is None else probes:
         try:
             found = probe.discover()
         except DeviceProbeFailed as error:
-            absences.append(Absence(probe.vendor, str(error), refused=True))
+            reasons[probe.vendor] = str(error)
             probe.close()
             continue
         if probe.reason is not None:
-            absences.append(Absence(probe.vendor, probe.reason, refused=bool(found)))
+            reasons[probe.vendor] = probe.reason
         if found:
             answering.append(probe)
-            devices.extend(found)
         else:
             probe.close()
-    return Discovery(tuple(answering), tuple(devices), tuple(absences))
+    return Discovery(tuple(answering), reasons)

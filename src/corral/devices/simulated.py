@@ -68,40 +68,49 @@ def edit_state(path: Path, uuid: str, **changes: Any) -> None:
     new.replace(path)
 
 
-class SimulatedProbe:
-    """``corral.ports.probe.DeviceProbe`` of ``count`` devices named ``SIM-<model>-<node>-<index>``.
+def simulated_devices(model: str, count: int, node: str) -> tuple[DeviceSpec, ...]:
+    """Return ``count`` devices named ``SIM-<model>-<node>-<index>``, of the size of the real model.
 
-    ``model`` is a key of ``SIMULATED_MEMORY_MIB`` in any case; raises ``InvalidField`` for any other. ``reason`` is
-    always ``None``.
+    ``model`` is a key of ``SIMULATED_MEMORY_MIB`` in any case; raises ``InvalidField`` for any other.
     """
+    name = {known.lower(): known for known in SIMULATED_MEMORY_MIB}.get(model.lower())
+    if name is None:
+        near = get_close_matches(model.upper(), SIMULATED_MEMORY_MIB, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise InvalidField(
+            f"no device model {model!r:.40} can be simulated",
+            field="simulated",
+            hint=f"{hint}known: {', '.join(sorted(SIMULATED_MEMORY_MIB))}",
+        )
+    if count < 0:
+        raise InvalidField(f"a node cannot have {count} devices", field="gpus_per_node")
+    return tuple(
+        DeviceSpec(
+            DeviceId(f"SIM-{name}-{node}-{index}"),
+            name,
+            SimulatedProbe.vendor,
+            SIMULATED_MEMORY_MIB[name],
+            index,
+            simulated=True,
+        )
+        for index in range(count)
+    )
+
+
+class SimulatedProbe:
+    """``corral.ports.probe.DeviceProbe`` of the devices that it is given. ``reason`` is always ``None``."""
 
     vendor = "simulated"
     reason: str | None = None
 
-    def __init__(self, state_file: Path, model: str, count: int, node: str) -> None:
-        name = {known.lower(): known for known in SIMULATED_MEMORY_MIB}.get(model.lower())
-        if name is None:
-            near = get_close_matches(model.upper(), SIMULATED_MEMORY_MIB, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise InvalidField(
-                f"no device model {model!r:.40} can be simulated",
-                field="simulated",
-                hint=f"{hint}known: {', '.join(sorted(SIMULATED_MEMORY_MIB))}",
-            )
-        if count < 0:
-            raise InvalidField(f"a node cannot have {count} devices", field="gpus_per_node")
+    def __init__(self, state_file: Path, devices: Sequence[DeviceSpec]) -> None:
         self._state_file = state_file
-        self._specs = tuple(
-            DeviceSpec(
-                DeviceId(f"SIM-{name}-{node}-{index}"),
-                name,
-                self.vendor,
-                SIMULATED_MEMORY_MIB[name],
-                index,
-                simulated=True,
-            )
-            for index in range(count)
-        )
+        self._specs = tuple(devices)
+
+    @classmethod
+    def of(cls, state_file: Path, model: str, count: int, node: str) -> SimulatedProbe:
+        """Return the probe of ``simulated_devices(model, count, node)``."""
+        return cls(state_file, simulated_devices(model, count, node))
 
     def discover(self) -> tuple[DeviceSpec, ...]:
         """Return all devices, also those that the state file lets vanish: they are ``failed``."""

@@ -109,7 +109,7 @@ class SqliteBackend:
         if os.statvfs(directory).f_flag & os.ST_RDONLY:
             raise StateUnusable(f"the state directory {directory} is on a read-only file system")
         writable = self._path if self._path.exists() else directory
-        for place in {directory, writable}:
+        for place in (directory, writable):
             if not os.access(place, os.R_OK | os.W_OK):
                 raise StateUnusable(f"{place} cannot be written by this user", hint="look at its owner and mode")
 

@@ -60,5 +60,11 @@ def finished(
         idle_share=None,
         idempotency_key=key,
         request_digest=None if key is None else f"digest of {key}",
+        ranks=4,
+        gpu_milli=2000,
+        gpu_model="H100" if number % 2 else None,
+        is_array=number % 2 == 1,
+        exit_code=None if state == "cancelled" else 0,
+        message="héllo",
         document=b'{"id": "%d", "name": "\xc3\xa9"}' % number,
     )
