@@ -98,19 +98,14 @@ def simulated_devices(model: str, count: int, node: str) -> tuple[DeviceSpec, ..
 
 
 class SimulatedProbe:
-    """``corral.ports.probe.DeviceProbe`` of the devices that it is given. ``reason`` is always ``None``."""
+    """``corral.ports.probe.DeviceProbe`` of ``simulated_devices(model, count, node)``. ``reason`` is always ``None``."""
 
     vendor = "simulated"
     reason: str | None = None
 
-    def __init__(self, state_file: Path, devices: Sequence[DeviceSpec]) -> None:
+    def __init__(self, state_file: Path, model: str, count: int, node: str) -> None:
         self._state_file = state_file
-        self._specs = tuple(devices)
-
-    @classmethod
-    def of(cls, state_file: Path, model: str, count: int, node: str) -> SimulatedProbe:
-        """Return the probe of ``simulated_devices(model, count, node)``."""
-        return cls(state_file, simulated_devices(model, count, node))
+        self._specs = simulated_devices(model, count, node)
 
     def discover(self) -> tuple[DeviceSpec, ...]:
         """Return all devices, also those that the state file lets vanish: they are ``failed``."""
