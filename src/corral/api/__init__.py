@@ -1,1 +1,1 @@
-"""The HTTP API: routes parse and answer, nothing more."""
+"""The HTTP API: FastAPI routes over the pool's port."""

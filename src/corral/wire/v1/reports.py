@@ -200,3 +200,9 @@ class Health(Answer):
     version: str
     pid: int
     ok: bool = True
+
+
+class Stopped(Answer):
+    """The daemon stops."""
+
+    tasks_left: int = Field(description="tasks that run on")

@@ -4,16 +4,37 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from corral.model import tenant as model
+from corral.model.errors import CorralError
 from corral.model.ids import QueueName, TenantId
+from corral.wire.document import Checked, Problems, node_of
+from corral.wire.fields import FieldReader
 from corral.wire.v1.base import Answer, Question
 from corral.wire.v1.resources import Amount
 
 MILLI_MAX = 10**12
 PRIORITY_MAX = 1_000_000
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+=:-]{0,127}$")]
+
+
+def checked_name(text: str) -> str:
+    """Return the name of a tenant or queue, by the rule of the job file; raise ``InvalidField``."""
+    problems = Problems(Checked())
+    name = FieldReader(problems).name(node_of(text), "name")
+    problems.raise_first()
+    return name or ""
+
+
+def _name(text: str) -> str:
+    try:
+        return checked_name(text)
+    except CorralError as error:
+        raise PydanticCustomError("name", "{reason}", {"reason": error.refusal.message}) from None
+
+
+Name = Annotated[str, AfterValidator(_name)]
 Milli = Annotated[int, Field(ge=0, le=MILLI_MAX, strict=True)]
 
 

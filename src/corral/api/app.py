@@ -1,0 +1,77 @@
+"""The HTTP API as one application: thin routers over the port :class:`corral.ports.pool.Pool`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from corral.api.asked import failing
+from corral.api.guard import Guard
+from corral.api.problems import install
+from corral.api.routes import jobs, pool, streams, tenants
+from corral.api.streams import Stopping
+from corral.ports.pool import Pool
+from corral.wire.v1.jobs import JournalEntry
+from corral.wire.v1.problem import Problem
+from corral.wire.v1.requests import SubmitRequest
+
+PREFIX = "/v1"
+DESCRIPTION = """\
+Many GPU servers, one pool: submit jobs, follow them, and learn why they wait.
+
+Every request but `/v1/health` carries `Authorization: Bearer TOKEN`. Bodies are JSON of at most 4 MiB. Whatever is
+refused is answered with a problem document (`application/problem+json`) whose `code` never changes its meaning;
+`retryable` says whether the same call may succeed later. Times are seconds since the epoch, devices are counted in
+milli-GPUs, CPUs in milli-cores, memory in MiB. Fields are only ever added: ignore those that you do not know.
+"""
+
+
+def create_app(pool_: Pool, *, version: str, on_stop: Callable[[], None] | None = None) -> FastAPI:
+    """Return the application. ``on_stop`` is called after ``POST /v1/stop`` was answered (``None``: it is refused).
+
+    Whoever serves it calls :func:`begin_stop` in the event loop before the server waits for open connections.
+    """
+    app = FastAPI(
+        title="corral",
+        version=version,
+        description=DESCRIPTION,
+        openapi_url=f"{PREFIX}/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
+    )
+    app.state.pool = pool_
+    app.state.on_stop = on_stop
+    app.state.stopping = Stopping()
+    app.add_middleware(Guard)
+    install(app)
+    guarded = APIRouter(prefix=PREFIX, responses=failing(401, 500, 503))
+    for room in (jobs, streams, pool, tenants):
+        guarded.include_router(room.router)
+    app.include_router(pool.open_router, prefix=PREFIX)
+    app.include_router(guarded)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def begin_stop(app: FastAPI) -> None:
+    """End all streams and long waits of ``app`` now; call it in the event loop when the daemon begins to stop."""
+    app.state.stopping.begin()
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """Return the description of the API, made once, with the schemas that routes name without FastAPI knowing them."""
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        _, extra = models_json_schema(
+            [(SubmitRequest, "validation"), (Problem, "serialization"), (JournalEntry, "serialization")],
+            ref_template="#/components/schemas/{model}",
+        )
+        schema["components"]["schemas"] = dict(sorted({**extra["$defs"], **schema["components"]["schemas"]}.items()))
+        app.openapi_schema = schema
+    return app.openapi_schema

@@ -1,0 +1,78 @@
+"""Who asks, and whom: the one dependency of every route but health."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Depends, Response
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel
+from starlette.requests import HTTPConnection
+
+from corral.api.streams import Stopping
+from corral.model.errors import Unauthenticated
+from corral.ports.pool import Pool, Principal
+from corral.wire.v1.base import Answer
+from corral.wire.v1.problem import MEDIA_TYPE
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """An authenticated request."""
+
+    pool: Pool
+    who: Principal
+    stopping: Stopping
+
+
+class BearerToken(HTTPBearer):
+    """Reads ``Authorization: Bearer SECRET`` and asks the pool who that is."""
+
+    def __init__(self) -> None:
+        super().__init__(scheme_name="token", description="an access token of the pool", auto_error=False)
+
+    async def __call__(self, request: HTTPConnection) -> Asked:  # type: ignore[override]
+        """Return who asks. Raises ``Unauthenticated``."""
+        scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not secret.strip():
+            raise Unauthenticated("there is no token", hint="send Authorization: Bearer TOKEN")
+        state = request.app.state
+        pool: Pool = state.pool
+        return Asked(pool, pool.authenticate(secret.strip()), state.stopping)
+
+
+AskedNow = Annotated[Asked, Depends(BearerToken())]
+
+
+def answer(dto: Answer, status: int = 200) -> Response:
+    """Return an object as JSON, written by pydantic's serializer at once."""
+    return Response(dto.json_bytes(), status, media_type="application/json")
+
+
+def failing(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the problem answers of a route for OpenAPI."""
+    schema = {"$ref": "#/components/schemas/Problem"}
+    return {
+        status: {"description": _MEANING[status], "content": {MEDIA_TYPE: {"schema": schema}}} for status in statuses
+    }
+
+
+def body_of(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the description of a body that a route reads by itself."""
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+_MEANING = {
+    400: "The request cannot be read.",
+    401: "There is no token, or one that the pool does not know.",
+    403: "The token's tenant or role does not allow this.",
+    404: "There is no such thing, or it is another tenant's.",
+    409: "The state of the thing does not allow this.",
+    413: "The body is larger than 4 MiB.",
+    415: "The body is not declared as JSON.",
+    422: "A field is wrong; the document names it.",
+    429: "The tenant or the pool holds as many unfinished jobs as it may. Try again after Retry-After seconds.",
+    500: "The pool made a mistake or its state cannot be used.",
+    503: "The pool starts or stops. Try again after Retry-After seconds.",
+}

@@ -1,0 +1,1 @@
+"""Routers under ``/v1``: each parses, asks the pool, and answers."""

@@ -1,0 +1,92 @@
+"""The pool: nodes, waiting lines, status, health, stop."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.background import BackgroundTask
+
+from corral.api.asked import AskedNow, answer, failing
+from corral.model.errors import Conflict, Forbidden, JobsRunning
+from corral.model.ids import NodeId
+from corral.model.tenant import Role
+from corral.wire.v1.reports import (
+    Health,
+    NodeReport,
+    NodeReports,
+    PoolStatus,
+    QueueLine,
+    QueueLines,
+    Stopped,
+)
+from corral.wire.v1.requests import CordonRequest, LimitQuery, StopRequest
+
+router = APIRouter(tags=["pool"])
+open_router = APIRouter(tags=["pool"])
+"""What needs no token."""
+
+
+@open_router.get("/health", response_model=Health)
+async def health(request: Request) -> Response:
+    """Tell that the daemon answers. Needs no token."""
+    return answer(Health(version=request.app.version, pid=os.getpid()))
+
+
+@router.get("/status", response_model=PoolStatus)
+async def status(asked: AskedNow) -> Response:
+    """Show the pool at a glance."""
+    return answer(PoolStatus.of(asked.pool.status()))
+
+
+@router.get("/nodes", response_model=NodeReports)
+async def list_nodes(asked: AskedNow) -> Response:
+    """List all nodes with their devices and what they hold."""
+    return answer(NodeReports(nodes=[NodeReport.of(node) for node in await asked.pool.nodes(asked.who)]))
+
+
+@router.post("/nodes/{node}/cordon", status_code=204, responses=failing(403, 404, 422))
+async def cordon(node: str, asked: AskedNow, body: CordonRequest | None = None) -> Response:
+    """Give a node no new tasks; running ones stay (admin)."""
+    await asked.pool.cordon(asked.who, NodeId(node), on=True, reason=body.reason if body else "")
+    return Response(status_code=204)
+
+
+@router.post("/nodes/{node}/uncordon", status_code=204, responses=failing(403, 404))
+async def uncordon(node: str, asked: AskedNow) -> Response:
+    """Give a node tasks again (admin)."""
+    await asked.pool.cordon(asked.who, NodeId(node), on=False, reason="")
+    return Response(status_code=204)
+
+
+@router.delete("/nodes/{node}", status_code=204, responses=failing(403, 404, 409))
+async def remove_node(node: str, asked: AskedNow) -> Response:
+    """Forget a lost node without tasks (admin)."""
+    await asked.pool.remove_node(asked.who, NodeId(node))
+    return Response(status_code=204)
+
+
+@router.get("/queue", response_model=QueueLines, responses=failing(422))
+async def read_queue(asked: AskedNow, query: Annotated[LimitQuery, Query()]) -> Response:
+    """List pending gangs in the order in which they are considered."""
+    lines = await asked.pool.queue(asked.who, query.limit)
+    return answer(QueueLines(lines=[QueueLine.of(line) for line in lines]))
+
+
+@router.post("/stop", response_model=Stopped, responses=failing(403, 409, 422))
+async def stop(request: Request, asked: AskedNow, body: StopRequest | None = None) -> Response:
+    """Stop the daemon (admin). With live tasks it is refused unless the body says what becomes of them."""
+    if asked.who.role is not Role.ADMIN:
+        raise Forbidden("only an admin may stop the pool")
+    on_stop = request.app.state.on_stop
+    if on_stop is None:
+        raise Conflict("this pool is stopped by whoever started it")
+    tasks = body.tasks if body else "refuse"
+    running = asked.pool.status().running_gangs
+    if tasks == "refuse" and running:
+        raise JobsRunning(f"{running} gangs run", hint='say {"tasks": "stop"} or {"tasks": "leave"}')
+    left = await asked.pool.prepare_stop(asked.who, stop_tasks=tasks == "stop")
+    response = answer(Stopped(tasks_left=left))
+    response.background = BackgroundTask(on_stop)
+    return response
