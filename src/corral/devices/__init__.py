@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from corral.devices.amd import AmdProbe
 from corral.devices.cpu import NodeFacts, node_facts
-from corral.devices.discovery import Discovery, discover
+from corral.devices.discovery import Absence, Discovery, discover
 from corral.devices.nvidia import NvidiaProbe
 from corral.devices.release import Unreleased, unreleased, wait_released
 from corral.devices.simulated import SimulatedProbe, edit_state, read_state, simulated_devices
 from corral.devices.xid import XidEvent
 
 __all__ = [
+    "Absence",
     "AmdProbe",
     "Discovery",
     "NodeFacts",

@@ -98,7 +98,7 @@ def simulated_devices(model: str, count: int, node: str) -> tuple[DeviceSpec, ..
 
 
 class SimulatedProbe:
-    """``corral.ports.probe.DeviceProbe`` of ``simulated_devices(model, count, node)``. ``reason`` is always ``None``."""
+    """``corral.ports.probe.DeviceProbe`` of the devices of :func:`simulated_devices`. ``reason`` is always ``None``."""
 
     vendor = "simulated"
     reason: str | None = None
