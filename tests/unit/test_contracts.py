@@ -130,7 +130,7 @@ def test_an_agent_that_loads_a_heavy_library_is_caught(copy: Path) -> None:
 
 
 def test_a_shim_that_loads_more_than_the_standard_library_is_caught(copy: Path) -> None:
-    plant(copy, "corral.agent.shim.planted", "import corral.model.ids")
+    plant(copy, "corral.agent.shim.main", "import corral.model.ids")
     status, output = check(copy)
     assert status == 1
     assert f"{ALONE} BROKEN" in output
