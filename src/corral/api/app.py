@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from corral.api.asked import failing
 from corral.api.guard import Guard
-from corral.api.problems import install
+from corral.api.problems import KnownRoutes, install
 from corral.api.routes import jobs, pool, streams, tenants
 from corral.api.streams import Stopping
 from corral.ports.pool import Pool
@@ -50,11 +50,11 @@ def create_app(pool_: Pool, *, version: str, on_stop: Callable[[], None] | None 
     app.state.stopping = Stopping()
     app.add_middleware(Guard)
     install(app)
-    guarded = APIRouter(prefix=PREFIX, responses=failing(401, 500, 503))
-    for room in (jobs, streams, pool, tenants):
-        guarded.include_router(room.router)
+    routers = (jobs.router, streams.router, pool.router, tenants.router)
+    for router in routers:
+        app.include_router(router, prefix=PREFIX, responses=failing(401, 422, 500, 503))
     app.include_router(pool.open_router, prefix=PREFIX)
-    app.include_router(guarded)
+    app.state.routes = KnownRoutes.of(PREFIX, *routers, pool.open_router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 
@@ -72,6 +72,20 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             [(SubmitRequest, "validation"), (Problem, "serialization"), (JournalEntry, "serialization")],
             ref_template="#/components/schemas/{model}",
         )
-        schema["components"]["schemas"] = dict(sorted({**extra["$defs"], **schema["components"]["schemas"]}.items()))
+        known = schema["components"]["schemas"] = dict(
+            sorted({**extra["$defs"], **schema["components"]["schemas"]}.items())
+        )
+        for operation in (operation for path in schema["paths"].values() for operation in path.values()):
+            for status, response in operation["responses"].items():
+                _describe(response, status, known)
         app.openapi_schema = schema
     return app.openapi_schema
+
+
+def _describe(response: dict[str, Any], status: str, known: dict[str, Any]) -> None:
+    """Say of a good answer what its schema says of itself, where FastAPI has only its stock phrase."""
+    if response["description"] != "Successful Response":
+        return
+    reference = response.get("content", {}).get("application/json", {}).get("schema", {}).get("$ref", "")
+    described = known.get(reference.rpartition("/")[2], {}).get("description")
+    response["description"] = described or ("Done." if status == "204" else "The answer.")

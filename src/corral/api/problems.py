@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 
 from corral.model.errors import (
     Category,
@@ -24,8 +27,35 @@ from corral.model.errors import (
 from corral.wire.document import nearest, printable, shown
 from corral.wire.v1.base import UNKNOWN_FIELD
 from corral.wire.v1.problem import MEDIA_TYPE, RETRY_AFTER_S, Problem
+from corral.wire.v1.tenants import NAME_FAULT
 
 log = logging.getLogger(__name__)
+_SHOULD = re.compile(r"^[A-Z]\w+ should ")
+"""How pydantic begins its messages: "Input should be", "String should have"."""
+
+
+class KnownRoutes(NamedTuple):
+    """The paths of the API, for hints: (template, pattern, method) of each route."""
+
+    routes: tuple[tuple[str, re.Pattern[str], str], ...]
+
+    @classmethod
+    def of(cls, prefix: str, *routers: APIRouter) -> KnownRoutes:
+        """Return the routes of ``routers`` as they are reached under ``prefix``."""
+        found = []
+        for route in (route for router in routers for route in router.routes if isinstance(route, APIRoute)):
+            pattern, _, _ = compile_path(prefix + route.path)
+            found += [(prefix + route.path, pattern, method) for method in sorted(route.methods or ())]
+        return cls(tuple(found))
+
+    @property
+    def paths(self) -> set[str]:
+        """Return all templates."""
+        return {template for template, _, _ in self.routes}
+
+    def methods(self, path: str) -> str:
+        """Return what is possible on a path, as an ``Allow`` header."""
+        return ", ".join(sorted({method for _, pattern, method in self.routes if pattern.match(path)}))
 
 
 def problem_response(error: CorralError, status: int | None = None) -> Response:
@@ -62,11 +92,12 @@ async def _fault(_: Request, error: Exception) -> Response:
 async def _routing(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = printable(request.url.path)
+    routes: KnownRoutes = request.app.state.routes
     if error.status_code == HTTPStatus.NOT_FOUND:
-        near = nearest(path, {getattr(route, "path", "") for route in request.app.routes})
+        near = nearest(path, routes.paths)
         return problem_response(NotFound(f"there is no {path}", hint=f"did you mean {near}?" if near else None))
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        allowed = (error.headers or {}).get("Allow", "")
+        allowed = routes.methods(request.url.path)
         said = UsageError(f"{request.method} is not possible on {path}", hint=f"possible: {allowed}")
         response = problem_response(said, error.status_code)
         response.headers["Allow"] = allowed
@@ -94,9 +125,11 @@ def _refusal(error: Any) -> Refusal:
         return Refusal(UnknownField.code, "unknown field", field, str(context["hint"]))
     if kind == "missing":
         return Refusal(MissingField.code, "is missing" if place else "the body is missing", place or None)
-    message = printable(str(error["msg"]))
+    if kind in {"model_attributes_type", "model_type", "dict_type"}:
+        return Refusal(InvalidField.code, "must be a JSON object", place or None)
+    message = _SHOULD.sub("must ", printable(str(error["msg"])))
     given = error.get("input")
-    found = f", not {shown(str(given))}" if isinstance(given, str | int | float | bool) else ""
+    found = f", not {shown(str(given))}" if kind != NAME_FAULT and isinstance(given, str | int | float | bool) else ""
     return Refusal(InvalidField.code, f"{message[:1].lower()}{message[1:]}{found}", place or None)
 
 

@@ -13,7 +13,7 @@ from corral.model.errors import Conflict, Forbidden, JobsRunning
 from corral.model.ids import NodeId
 from corral.model.tenant import Role
 from corral.wire.v1.reports import (
-    Health,
+    Alive,
     NodeReport,
     NodeReports,
     PoolStatus,
@@ -28,10 +28,10 @@ open_router = APIRouter(tags=["pool"])
 """What needs no token."""
 
 
-@open_router.get("/health", response_model=Health)
+@open_router.get("/health", response_model=Alive)
 async def health(request: Request) -> Response:
     """Tell that the daemon answers. Needs no token."""
-    return answer(Health(version=request.app.version, pid=os.getpid()))
+    return answer(Alive(version=request.app.version, pid=os.getpid()))
 
 
 @router.get("/status", response_model=PoolStatus)

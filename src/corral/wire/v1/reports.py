@@ -194,7 +194,7 @@ class PoolStatus(Answer):
     models: dict[str, int]
 
 
-class Health(Answer):
+class Alive(Answer):
     """That the daemon answers."""
 
     version: str

@@ -17,6 +17,7 @@ from corral.wire.v1.resources import Amount
 
 MILLI_MAX = 10**12
 PRIORITY_MAX = 1_000_000
+NAME_FAULT = "name_fault"
 
 
 def checked_name(text: str) -> str:
@@ -31,7 +32,7 @@ def _name(text: str) -> str:
     try:
         return checked_name(text)
     except CorralError as error:
-        raise PydanticCustomError("name", "{reason}", {"reason": error.refusal.message}) from None
+        raise PydanticCustomError(NAME_FAULT, "{reason}", {"reason": error.refusal.message}) from None
 
 
 Name = Annotated[str, AfterValidator(_name)]
