@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE_LINES_MAX = 400
@@ -43,9 +46,7 @@ def watch(event, args):
 
 
 def state():
-    return {
-        "environment": dict(os.environ),
-        "signal handlers": {int(s): repr(signal.getsignal(s)) for s in signal.valid_signals()},
+    found = {
         "root logger": [logging.root.level, [repr(h) for h in logging.root.handlers]],
         "threads": [t.name for t in threading.enumerate()],
         "descriptors": sorted(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else [],
@@ -54,15 +55,29 @@ def state():
         "umask": (lambda mask: (os.umask(mask), mask)[1])(os.umask(0o077)),
         "standard streams": [id(sys.stdin), id(sys.stdout), id(sys.stderr), repr(sys.excepthook)],
     }
+    found.update({f"variable {name}": value for name, value in os.environ.items()})
+    found.update({f"handler of signal {int(s)}": repr(signal.getsignal(s)) for s in signal.valid_signals()})
+    return found
 
 
+def start(thread, start=threading.Thread.start):
+    effects.append(f"{current}: starts the thread {thread.name}")
+    start(thread)
+
+
+threading.Thread.start = start
 before = state()
 sys.addaudithook(watch)
 for current in names:
-    importlib.import_module(current)
+    try:
+        importlib.import_module(current)
+    except Exception as error:
+        effects.append(f"{current}: cannot be imported: {error!r}")
 current = "afterwards"
 after = state()
-effects += [f"changed: {what}: {before[what]!r} -> {after[what]!r}" for what in before if before[what] != after[what]]
+for what in sorted({*before, *after}):
+    if before.get(what) != after.get(what):
+        effects.append(f"changes the {what}: {before.get(what)!r} -> {after.get(what)!r}")
 print(json.dumps(effects))
 """
 
@@ -109,13 +124,17 @@ def test_there_is_no_default_drawer() -> None:
     assert drawers == []
 
 
-def test_importing_any_module_has_no_effects(tmp_path: Path) -> None:
-    environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
-    names = module_names()
-    assert {"corral", "corral.model", "corral.cli"} <= set(names)
+def effects_of_importing(names: list[str], directory: Path) -> tuple[str, list[str]]:
+    """Import the modules in a fresh interpreter; return what it printed and the effects it had."""
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(directory),
+        "PYTHONPATH": str(directory),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     ended = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROBE, json.dumps(names)],
-        cwd=tmp_path,
+        cwd=directory,
         env=environment,
         capture_output=True,
         text=True,
@@ -123,8 +142,37 @@ def test_importing_any_module_has_no_effects(tmp_path: Path) -> None:
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    assert ended.stderr == ""
     printed, _, report = ended.stdout.rstrip("\n").rpartition("\n")
-    assert printed == ""
-    assert json.loads(report) == []
+    return printed + ended.stderr, json.loads(report)
+
+
+def test_importing_any_module_has_no_effects(tmp_path: Path) -> None:
+    names = module_names()
+    assert {"corral", "corral.model", "corral.cli"} <= set(names)
+    assert effects_of_importing(names, tmp_path) == ("", [])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "effect,seen",
+    [
+        ("import os; os.environ['COLOUR'] = 'red'", "changes the variable COLOUR: None -> 'red'"),
+        ("import os; os.umask(0o077)", "changes the umask"),
+        ("import threading; threading.Thread(target=int, name='weaver').start()", "planted: starts the thread weaver"),
+        ("import socket; socket.socket().close()", "planted: socket.__new__"),
+        ("open('planted.txt', 'w').close()", "planted: opens 'planted.txt' for writing"),
+        ("import logging; logging.basicConfig()", "changes the root logger"),
+        ("import signal; signal.signal(signal.SIGUSR1, print)", f"changes the handler of signal {signal.SIGUSR1:d}"),
+        ("import subprocess; subprocess.run(['true'])", "planted: subprocess.Popen"),
+        ("import no_such_module", "planted: cannot be imported: ModuleNotFoundError"),
+    ],
+)
+def test_an_effect_of_importing_is_seen(tmp_path: Path, effect: str, seen: str) -> None:
+    (tmp_path / "planted.py").write_text(effect)
+    _, effects = effects_of_importing(["planted"], tmp_path)
+    assert [line for line in effects if line.startswith(seen)] != [], effects
+
+
+def test_what_an_import_prints_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "planted.py").write_text("print('hello')")
+    assert effects_of_importing(["planted"], tmp_path) == ("hello", [])
