@@ -39,11 +39,10 @@ SUBMIT_EVERY_S = 0.04
 WAIT_S = 120.0
 POINT_WAIT_S = 20.0
 
-SHORT = 'echo "$CORRAL_INCARNATION" >> "$WITNESS"; i=0; while [ $i -lt $LINES ]; do echo "line $i"; i=$((i+1)); done; exit $CODE'
-LONG = (
-    'echo "$CORRAL_INCARNATION" >> "$WITNESS"; i=0; while [ $i -lt $LINES ]; do echo "line $i"; i=$((i+1)); '
-    "sleep 0.3; done; exit $CODE"
-)
+STEP = 'echo "line $i"; i=$((i+1));'
+BODY = 'echo "$CORRAL_INCARNATION" >> "$WITNESS"; i=0; while [ $i -lt $LINES ]; do {step} done; exit $CODE'
+SHORT = BODY.format(step=STEP)
+LONG = BODY.format(step=f"{STEP} sleep 0.3;")
 
 
 @dataclass
@@ -63,7 +62,7 @@ def submitter(state_dir: Path, witness: Path, ledger: Ledger, stop: threading.Ev
             key, code = uuid.uuid4().hex, rng.randrange(0, 100)
             handle = client.submit(
                 name=f"w-{key[:8]}",
-                script=LONG if long else SHORT,
+                run=LONG if long else SHORT,
                 gpus=1,
                 envs={"WITNESS": str(witness / key), "CODE": str(code), "LINES": str(LINES)},
                 idempotency_key=key,

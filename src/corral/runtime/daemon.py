@@ -20,7 +20,8 @@ from typing import Any
 import uvicorn
 
 import corral
-from corral.api import create_app
+from corral.agent.nodefiles import NodeFiles
+from corral.api.app import begin_stop, create_app
 from corral.appmaster.core import AppMasterCore
 from corral.control.access import digest_of
 from corral.control.config import ControlConfig
@@ -176,6 +177,7 @@ class Daemon:
     async def _wind_down(
         self, shell: ControlShell, server: _Server, control: asyncio.Task[None], serving: asyncio.Task[None]
     ) -> None:
+        begin_stop(self.app)
         server.should_exit = True
         shell.accepting = False
         shell.feed.close()
@@ -196,7 +198,7 @@ class Daemon:
         for tenant, key, job, digest in self.store.idempotency_keys(limit=100_000):
             if f"{tenant}\0{key}" not in state.keys:
                 state.remember_key(tenant, key, job, digest or None)  # type: ignore[arg-type]
-        engine = LocalEngine(self.paths.engine_socket, self.paths.root)
+        engine = LocalEngine(self.paths.engine_socket, self.paths.root, NodeFiles())
         last = recovered.entries[-1].seq if recovered.entries else recovered.snapshot_seq
         return ControlShell(core, self.store, engine, SteadyClock(state.at), self._faults(), last_seq=last)
 
@@ -215,8 +217,9 @@ class Daemon:
                 shell.tell(Administer(NodeRemoved(at=now, node=NodeId(name), by="local")))
 
     def _server(self, pool: ControllerPool) -> _Server:
+        self.app = create_app(pool, version=corral.__version__, on_stop=self._end_pool)
         config = uvicorn.Config(
-            create_app(pool, version=corral.__version__),
+            self.app,
             loop="none",
             http="httptools",
             ws="none",
@@ -234,6 +237,11 @@ class Daemon:
         except (OSError, ssl.SSLError) as error:
             raise StateUnusable(f"the TLS certificate or key cannot be used: {error}") from None
         return _Server(config)
+
+    @staticmethod
+    def _end_pool() -> None:
+        """Tell the supervisor, whose child this is, to end the pool."""
+        os.kill(os.getppid(), signal.SIGTERM)
 
     async def _prune(self, shell: ControlShell) -> None:
         while True:
