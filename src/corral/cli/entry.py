@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,10 @@ def run(arguments: Sequence[str]) -> int:
     from corral.cli.session import Session
     from corral.model.errors import CorralError
 
+    for stream in (sys.stdout, sys.stderr):
+        # A name that the locale cannot spell is shown as an escape; it never ends a command.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     session = Session()
     wrong_usage: type[Exception] = typer.BadParameter.__mro__[2]  # what typer raises for any wrong command line
     try:
@@ -41,11 +46,13 @@ def run(arguments: Sequence[str]) -> int:
     except CorralError as error:
         if session.debug:
             raise
-        return _refuse(error.refusal, exit_code(error))
+        return _refuse(error.refusal, exit_code(error), others=len(error.also))
     except Exception as error:
         if session.debug:
             raise
         return _fault(error, session)
+    finally:
+        session.close()
     return code
 
 
@@ -55,13 +62,14 @@ def _invoke(command: Any, arguments: list[str], session: Any) -> int:
     return code if isinstance(code, int) else ExitCode.OK
 
 
-def _refuse(refusal: Refusal, code: int) -> int:
-    """Print the one line of a refusal and return ``code``."""
+def _refuse(refusal: Refusal, code: int, *, others: int = 0) -> int:
+    """Print the one line of a refusal and return ``code``; ``others`` is how many more mistakes there are."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         _forget_stdout()
-    print(error_line(refusal), file=sys.stderr)
+    more = f" [and {others} more]" if others else ""
+    print(error_line(refusal) + more, file=sys.stderr)
     return code
 
 

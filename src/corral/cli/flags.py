@@ -141,9 +141,9 @@ def _by_flag(error: CorralError, names: Mapping[str, str]) -> CorralError:
     import msgspec
 
     head, rest = re.match(r"([^.\[]*)[.]?(.*)", error.refusal.field or "", re.DOTALL).groups()  # type: ignore[union-attr]
-    if not rest or head not in names:
+    if head not in names or head == error.refusal.field:
         return error
-    return type(error).of(msgspec.structs.replace(error.refusal, field=f"{names[head]} {rest}"))
+    return type(error).of(msgspec.structs.replace(error.refusal, field=f"{names[head]} {rest}".strip()))
 
 
 def _paths(given: Values) -> list[str]:

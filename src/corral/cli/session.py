@@ -2,26 +2,80 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
     from corral.client import Client
 
 STATE_DIR_VARIABLE = "CORRAL_STATE_DIR"
 
 
-def default_state_dir() -> Path:
-    """Return the state directory that applies when none is named: $CORRAL_STATE_DIR, else ~/.corral."""
-    return Path(os.environ.get(STATE_DIR_VARIABLE) or Path("~/.corral")).expanduser()
-
-
-@dataclass(slots=True)
 class Session:
-    """One run of the command line. ``client`` connects on first use."""
+    """One run of the command line. ``chosen`` is the state directory of ``--state-dir``, if given."""
 
-    state_dir: Path = field(default_factory=default_state_dir)
-    debug: bool = False
-    _client: Client | None = None
+    def __init__(self) -> None:
+        self.chosen: Path | None = None
+        self.debug = False
+        self._client: Client | None = None
+
+    @property
+    def state_dir(self) -> Path:
+        """Return the state directory: as chosen, else $CORRAL_STATE_DIR, else ~/.corral."""
+        if self.chosen is not None:
+            return self.chosen
+        from corral.runtime.paths import default_state_dir
+
+        return default_state_dir()
+
+    @property
+    def client(self) -> Client:
+        """Return the client of the pool, made on first use."""
+        if self._client is None:
+            from corral.client import Client
+
+            self._client = Client(state_dir=self.chosen)
+        return self._client
+
+    def close(self) -> None:
+        """Close the client's connections."""
+        if self._client is not None:
+            self._client.close()
+
+    def answer(self, value: Any, text: Callable[[], RenderableType], *, as_json: bool) -> None:
+        """Print a result: the JSON object that the API answers with, or the text of it."""
+        if as_json:
+            print_json(value)
+        else:
+            from corral.cli.render.layout import show
+
+            show(text())
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON object: on one line for programs, indented on a terminal."""
+    import msgspec
+
+    data = msgspec.json.encode(value)
+    if sys.stdout.isatty():
+        data = msgspec.json.format(data, indent=2)
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def note(text: str) -> None:
+    """Print one line for the person, beside the result."""
+    from corral.cli.terminal import safe
+
+    print(safe(text), file=sys.stderr, flush=True)
+
+
+def confirmed_by_tty() -> bool:
+    """Return whether somebody sits there who can be asked."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -59,14 +59,23 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make a function with a ``session`` argument a command.
 
     The options that every command knows are added, hidden: they may stand before or after the name of the command.
+    An argument ``ctx`` gets typer's context, an argument ``flags`` the flags that describe a job, as a mapping.
     """
     signature = inspect.signature(function, eval_str=True)
-    own = [parameter for name, parameter in signature.parameters.items() if name != "session"]
+    special = {"session", "ctx", "flags"} & signature.parameters.keys()
+    own = [parameter for name, parameter in signature.parameters.items() if name not in special]
+    flags: Sequence[inspect.Parameter] = ()
+    if "flags" in special:
+        from corral.cli.flags import PARAMETERS
+
+        flags = PARAMETERS
 
     @functools.wraps(function)
     def wrapper(ctx: typer.Context, state_dir: Path | None, debug: bool, **values: Any) -> Any:
-        session = adopt(ctx, state_dir, debug)
-        return function(session=session, **values)
+        given = {"session": adopt(ctx, state_dir, debug), "ctx": ctx}
+        if flags:
+            given["flags"] = {flag.name: values.pop(flag.name) for flag in flags}
+        return function(**{name: given[name] for name in special}, **values)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     added = [
@@ -74,17 +83,27 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
         inspect.Parameter("state_dir", keyword, annotation=StateDir, default=None),
         inspect.Parameter("debug", keyword, annotation=Debug, default=False),
     ]
-    parameters = [*(parameter.replace(kind=keyword) for parameter in own), *added]
+    parameters = [*(parameter.replace(kind=keyword) for parameter in own), *flags, *added]
     wrapper.__signature__ = signature.replace(parameters=parameters, return_annotation=Any)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return wrapper
+
+
+def settings(**given: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a single command what typer's ``command`` takes: its class, its context settings."""
+
+    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        function.typer_settings = given  # type: ignore[attr-defined]
+        return function
+
+    return mark
 
 
 def adopt(ctx: typer.Context, state_dir: Path | None, debug: bool) -> Session:
     """Return the session of this command line with what the options say."""
     session = ctx.find_object(Session) or Session()
     if state_dir is not None:
-        session.state_dir = state_dir.expanduser()
+        session.chosen = state_dir.expanduser()
     session.debug = session.debug or debug
     return session
 

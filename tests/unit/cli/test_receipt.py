@@ -94,9 +94,7 @@ def test_a_history_tells_each_fact() -> None:
         events.JobSubmitted(at=NOON, job=JOB, spec=SPEC, user="ann"),
         events.GangPlaced(at=NOON + 1.5, placements=(PLACED,), **gang),
         events.TaskStarted(at=NOON + 2, rank=0, pid=4711, **gang),
-        events.TaskEnded(
-            at=NOON + 62, rank=0, state=TaskState.FAILED, exit=exit_of(Cause.EXITED, exit_code=3), **gang
-        ),
+        events.TaskEnded(at=NOON + 62, rank=0, state=TaskState.FAILED, exit=exit_of(Cause.EXITED, exit_code=3), **gang),
         events.GangRequeued(at=NOON + 62, counted=True, reason="exit code 3", avoid=(NodeId("node-0"),), **gang),
         events.GangStopping(at=NOON + 63, reason=StopReason.NODE_LOST, **gang),
         events.TaskEnded(

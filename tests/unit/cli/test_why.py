@@ -17,7 +17,9 @@ GIB = 1024
 SHAPE = GangShape(3, Demand(gpu_milli=8000, gpu_model="H100", cpus_milli=32_000, memory_mib=256 * GIB))
 
 
-def held(node: str, *, fits: int, gpus_free: int, blocks: tuple[str, ...], holders: tuple[Holder, ...]) -> NodeConstraint:
+def held(
+    node: str, *, fits: int, gpus_free: int, blocks: tuple[str, ...], holders: tuple[Holder, ...]
+) -> NodeConstraint:
     free = Amount(gpus_free * 1000, 64_000, 512 * GIB)
     return NodeConstraint(NodeId(node), fits, free, Amount(8000, 128_000, 1024 * GIB), blocks, holders)
 
@@ -86,7 +88,9 @@ def test_why_at_80_columns() -> None:
 
 def test_why_at_120_columns_wraps_less() -> None:
     text = as_text(why(REPORT, now=NOW, zone=UTC), width=120)
-    assert "Job 7 of tenant blue keeps node-1 (8 GPUs) from 12:20:00. What would end later is not started there." in text
+    assert (
+        "Job 7 of tenant blue keeps node-1 (8 GPUs) from 12:20:00. What would end later is not started there." in text
+    )
     assert max(map(len, text.splitlines())) <= 120
 
 
@@ -127,7 +131,9 @@ def test_the_share_arithmetic_in_words() -> None:
 
 def test_what_a_job_needs_in_words() -> None:
     assert shape_words(GangShape(1, Demand(cpus_milli=1000))) == "1 CPU"
-    assert shape_words(GangShape(1, Demand(gpu_milli=500, cpus_milli=2000, memory_mib=GIB))) == "0.5 GPUs, 2 CPUs, 1 GiB"
+    assert (
+        shape_words(GangShape(1, Demand(gpu_milli=500, cpus_milli=2000, memory_mib=GIB))) == "0.5 GPUs, 2 CPUs, 1 GiB"
+    )
     assert shape_words(SHAPE) == "3 nodes at once, each 8 H100, 32 CPUs, 256 GiB"
 
 

@@ -109,4 +109,3 @@ def exit_words(job: JobSummary) -> str:
     if job.exit_code is not None:
         return str(job.exit_code)
     return (job.exit_cause or NOTHING) if job.state.ended else NOTHING
-

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, tzinfo
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from corral.cli.render.layout import Column, cell, facts, stack, state, table
+from corral.cli.render.layout import Column, facts, stack, state, table
 from corral.cli.render.units import (
-    amount_words,
     counted,
     duration,
     gang_name,
     gpu_hours,
     milli,
-    moment,
     percent,
     span,
     stamp,
@@ -24,9 +23,12 @@ from corral.cli.render.units import (
 )
 from corral.cli.render.why import shape_words
 from corral.model.report import PoolStatus, QueueLine, TenantReport
-from corral.model.resources import Amount
 from corral.model.tenant import Queue, Quota, Token
 from corral.ports.store import UsageRow
+
+if TYPE_CHECKING:
+    from corral.runtime.doctor import Finding
+    from corral.runtime.options import PoolInfo
 
 MILLI_S_PER_HOUR = 3_600_000.0
 
@@ -232,11 +234,34 @@ def usage_sums(
     return dict(sorted(sums.items()))
 
 
-def capacity_words(capacity: Amount) -> str:
-    """Return what the pool has in all."""
-    return cell(amount_words(capacity)).plain
+def started(info: PoolInfo) -> RenderableType:
+    """Return what was started: nodes, devices, where it answers and where its state is."""
+    models = ", ".join(f"{count} x {model}" for model, count in sorted(info.devices.items()))
+    devices = models or "CPU pool: no GPUs found"
+    if info.simulated:
+        devices += ", all SIMULATED"
+    pairs = [
+        ("address", info.url),
+        ("state", info.state_dir),
+        ("nodes", f"{info.nodes_up} of {info.nodes} up"),
+        ("devices", devices),
+        *(("note", text) for text in info.notes),
+        ("next", "corral run --gpus 1 -- nvidia-smi" if models and not info.simulated else "corral run -- hostname"),
+    ]
+    return stack(Text(f"the pool is up: corral {info.version}, pid {info.pid}"), Text(""), facts(pairs))
 
 
-def ends(at: float | None, now: float) -> str:
-    """Return an end that may be unknown."""
-    return "unknown" if at is None else moment(at, now)
+FINDING_WORDS = {True: ("ok", "green"), False: ("wrong", "red"), None: ("note", "yellow")}
+
+
+def findings(found: Sequence[Finding]) -> RenderableType:
+    """Return the checks of the doctor, each with what to do when it is wrong."""
+    heads = (Column("CHECK", least=6), Column("RESULT"), Column("DETAIL", wide=True, least=20))
+    rows = []
+    for finding in found:
+        word, style = FINDING_WORDS[finding.ok]
+        hint = f" ({finding.hint})" if finding.hint else ""
+        rows.append((finding.check, Text(word, style=style), f"{finding.detail}{hint}"))
+    wrong = sum(finding.ok is False for finding in found)
+    verdict = f"{counted(wrong, 'check')} found something wrong" if wrong else "nothing is wrong"
+    return stack(table(heads, rows), Text(f"\n{verdict}"))

@@ -1,0 +1,123 @@
+"""`ps`, `cancel`, `why`, `receipt`, `history`: questions about jobs."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from corral.cli.session import Session, note
+from corral.cli.targets import JobRef
+from corral.cli.tree import Json, command
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+LIMIT = 100
+LIMIT_MAX = 10_000
+
+
+@command
+def ps(
+    session: Session,
+    everybody: Annotated[
+        bool, typer.Option("--all", "-a", help="Jobs of all users, and finished ones however old.")
+    ] = False,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            "--state",
+            "-s",
+            metavar="STATE",
+            help="Only jobs in this state: pending, running, succeeded, failed or cancelled.",
+            show_default=False,
+        ),
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", "-t", metavar="TENANT", help="Only this tenant.", show_default=False)
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", min=1, max=LIMIT_MAX, help="Show at most so many jobs.")
+    ] = LIMIT,
+    as_json: Json = False,
+) -> None:
+    """List your jobs: what runs, what waits, and what ended in the last day.
+
+    One row per job; an array is one row with the number of its elements in each state.
+    """
+    from corral.cli.listing import Listing
+
+    listing = Listing(session.client, everybody=everybody, state=state, tenant=tenant, limit=limit, now=time.time())
+    rows = listing.rows()
+
+    def text() -> RenderableType:
+        from corral.cli.render.jobs import jobs
+
+        return jobs(rows, now=time.time(), reasons=listing.reasons(rows))
+
+    session.answer(rows, text, as_json=as_json)
+
+
+@command
+def cancel(
+    session: Session,
+    jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help="Numbers or names of jobs.", show_default=False)],
+    wait: Annotated[bool, typer.Option("--wait", help="Return when the jobs have ended.")] = False,
+    as_json: Json = False,
+) -> None:
+    """End jobs: SIGTERM to their tasks, SIGKILL after their grace."""
+    cancelled = [session.client.cancel(ref) for ref in dict.fromkeys(jobs)]
+    if wait:
+        cancelled = [session.client.wait(job.id) for job in cancelled]
+    if as_json:
+        from corral.cli.session import print_json
+
+        print_json({"jobs": cancelled})
+        return
+    for job in cancelled:
+        note(f"job {job.id} ({job.name}) {'is ' + job.state.value if job.state.ended else 'is being cancelled'}")
+
+
+@command
+def why(
+    session: Session,
+    job: JobRef,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="List every node and holder.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Explain why a job waits: each constraint, who holds what, its share, and when it will start."""
+    report = session.client.why(job)
+
+    def text() -> RenderableType:
+        from corral.cli.render.why import why as rendered
+
+        return rendered(report, now=time.time(), everything=everything)
+
+    session.answer(report, text, as_json=as_json)
+
+
+@command
+def receipt(session: Session, job: JobRef, as_json: Json = False) -> None:
+    """Show what a job cost: waiting and run time, GPU-hours, idle share, restarts, lost work, how it ended."""
+    found = session.client.receipt(job)
+
+    def text() -> RenderableType:
+        from corral.cli.render.receipt import receipt as rendered
+
+        return rendered(found)
+
+    session.answer(found, text, as_json=as_json)
+
+
+@command
+def history(session: Session, job: JobRef, as_json: Json = False) -> None:
+    """Show what happened to a job, fact by fact."""
+    entries = session.client.history(job)
+
+    def text() -> RenderableType:
+        from corral.cli.render.receipt import history as rendered
+
+        return rendered(entries)
+
+    session.answer({"entries": entries}, text, as_json=as_json)

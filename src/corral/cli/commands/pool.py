@@ -1,0 +1,159 @@
+"""`up`, `down`, `status`, `doctor`: the pool of this machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from corral.cli.failures import ExitCode
+from corral.cli.session import Session, confirmed_by_tty, note, print_json
+from corral.cli.tree import Json, command
+from corral.model.errors import JobsRunning, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from corral.runtime.options import StopReport
+
+
+@command
+def up(
+    session: Session,
+    *,
+    nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Number of simulated nodes.")] = 1,
+    gpus_per_node: Annotated[
+        int | None,
+        typer.Option("--gpus-per-node", metavar="N", min=0, help="Simulated GPUs per node.", show_default=False),
+    ] = None,
+    simulated: Annotated[
+        str | None,
+        typer.Option(
+            "--simulated",
+            metavar="MODEL",
+            help="Pretend nodes with GPUs of this model, for example h100.",
+            show_default=False,
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Port; 7420 or a free one when not given.",
+            show_default=False,
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM).", show_default=False)
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", metavar="FILE", help="Its private key (PEM).", show_default=False)
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond this machine without TLS: tokens can be read on the way.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Start the pool of this machine and return when it serves.
+
+    Its GPUs are found by themselves; a machine without any becomes a CPU pool.
+    """
+    from corral.runtime.launcher import start_pool
+    from corral.runtime.options import PoolOptions
+
+    info = start_pool(
+        PoolOptions(
+            state_dir=session.state_dir,
+            host=host,
+            port=port,
+            nodes=nodes,
+            gpus_per_node=gpus_per_node,
+            simulated=simulated,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            insecure=insecure,
+        )
+    )
+
+    def text() -> RenderableType:
+        from corral.cli.render.pool import started
+
+        return started(info)
+
+    session.answer(info, text, as_json=as_json)
+
+
+@command
+def down(
+    session: Session,
+    force: Annotated[
+        bool, typer.Option("--force", "-f", help="Stop running tasks; their jobs start again with the next pool.")
+    ] = False,
+    leave_tasks: Annotated[
+        bool, typer.Option("--leave-tasks", help="Let running tasks go on; the next pool takes them over.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Stop the pool of this machine. Nothing is forgotten: the next start goes on where this one ended."""
+    if force and leave_tasks:
+        raise UsageError("--force and --leave-tasks contradict each other", hint="choose one")
+    report = _stop(session.state_dir, force=force, leave_tasks=leave_tasks)
+    if as_json:
+        print_json(report)
+    elif report.tasks_left:
+        note(f"the pool is stopped; {report.tasks_left} tasks go on, and corral up takes them over")
+    else:
+        note("the pool is stopped")
+
+
+def _stop(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:
+    """Stop the pool; where tasks run and somebody sits there, ask what to do with them."""
+    from corral.runtime.launcher import stop_pool
+
+    try:
+        return stop_pool(state_dir, force=force, leave_tasks=leave_tasks)
+    except JobsRunning as refused:
+        if not confirmed_by_tty():
+            raise
+        note(refused.refusal.message)
+        sys.stderr.write("[s]top them, [l]eave them running, or [k]eep the pool? ")
+        sys.stderr.flush()
+        answer = sys.stdin.readline().strip().lower()[:1]
+        if answer not in {"s", "l"}:
+            raise
+    return stop_pool(state_dir, force=answer == "s", leave_tasks=answer == "l")
+
+
+@command
+def status(session: Session, as_json: Json = False) -> None:
+    """Show the pool at a glance: nodes, devices, what is held, what waits."""
+    found = session.client.status()
+
+    def text() -> RenderableType:
+        from corral.cli.render.pool import status as rendered
+
+        return rendered(found, state_dir=str(session.state_dir))
+
+    session.answer(found, text, as_json=as_json)
+
+
+@command
+def doctor(session: Session, as_json: Json = False) -> int:
+    """Check this machine and its pool, and say what to do about what is wrong."""
+    from corral.runtime.doctor import examine
+
+    findings = examine(session.state_dir)
+
+    def text() -> RenderableType:
+        from corral.cli.render.pool import findings as rendered
+
+        return rendered(findings)
+
+    session.answer({"findings": findings}, text, as_json=as_json)
+    return ExitCode.FAILED if any(finding.ok is False for finding in findings) else ExitCode.OK

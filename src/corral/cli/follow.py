@@ -1,0 +1,115 @@
+"""Staying with a job until it ends, as `run` does; Ctrl-C asks what to do with it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from corral.cli.failures import SIGNAL_BASE, ExitCode
+from corral.cli.session import confirmed_by_tty, note
+from corral.cli.targets import TaskRef
+from corral.cli.watch import Interrupts, JobWatch
+from corral.model.errors import Conflict
+from corral.model.job import Cause, JobState
+
+if TYPE_CHECKING:
+    from corral.client import Client
+    from corral.model.report import JobSummary
+
+NOT_STARTED_CODE = 127
+"""What a shell returns for a command that it cannot start."""
+
+
+class Choice(Enum):
+    """What to do with the job after Ctrl-C."""
+
+    CANCEL = "c"
+    DETACH = "d"
+    GO_ON = "g"
+
+
+def follow_job(client: Client, job: str) -> int:
+    """Follow a job to its end and return its exit code.
+
+    Ctrl-C asks on a terminal and cancels elsewhere, SIGTERM cancels: then it is 128 + the signal. 0 after detaching.
+    """
+    interrupts = Interrupts()
+    with interrupts.caught():
+        watch = JobWatch(client, client.summary(job), TaskRef(job))
+        cancelled_by: int | None = None
+        while (came := watch.run(interrupts)) is not None:
+            if cancelled_by is not None:
+                note(f"job {job} is being cancelled; corral logs -f {job} follows it")
+                return SIGNAL_BASE + came
+            choice = Choice.CANCEL if came == signal.SIGTERM else _ask(job, interrupts)
+            if choice is Choice.DETACH:
+                note(f"job {job} goes on; corral logs -f {job} follows it")
+                return ExitCode.OK
+            if choice is Choice.CANCEL:
+                cancelled_by = came
+                _cancel(client, job)
+    return _end(client, job, cancelled_by)
+
+
+def _ask(job: str, interrupts: Interrupts) -> Choice:
+    if not confirmed_by_tty():
+        return Choice.CANCEL
+    question = f"\njob {job}: [c]ancel it, [d]etach and let it go on, or [g]o on following? (Ctrl-C cancels) "
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    with _ctrl_c_raises():
+        try:
+            answer = sys.stdin.readline()
+        except KeyboardInterrupt:
+            interrupts.take()
+            sys.stderr.write("\n")
+            return Choice.CANCEL
+    if not answer:  # the terminal is gone: nobody wants the job to end
+        return Choice.DETACH
+    first = answer.strip().lower()[:1]
+    return Choice(first) if first in {choice.value for choice in Choice} else Choice.GO_ON
+
+
+def _ctrl_c_raises() -> _Raising:
+    return _Raising()
+
+
+class _Raising:
+    """Ctrl-C interrupts what is being read, for the time of a question."""
+
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+
+def _cancel(client: Client, job: str) -> None:
+    try:
+        client.cancel(job)
+        note(f"job {job} is being cancelled; Ctrl-C again leaves at once")
+    except Conflict:
+        note(f"job {job} has ended meanwhile")
+
+
+def _end(client: Client, job: str, cancelled_by: int | None) -> int:
+    """Print how the job ended and return the exit code."""
+    from corral.cli.render.receipt import receipt_line
+
+    found, receipt = client.wait(job), client.receipt(job)
+    told = f": {found.message}" if found.message and found.state is not JobState.SUCCEEDED else ""
+    note(f"job {found.id} ({found.name}) {found.state.value}{told}; {receipt_line(receipt)}")
+    if cancelled_by is not None and found.state is JobState.CANCELLED:
+        return SIGNAL_BASE + cancelled_by
+    return job_exit_code(found)
+
+
+def job_exit_code(job: JobSummary) -> int:
+    """Return the exit code of an ended job: its own; 127 when its command could not be started; else 0 or 1."""
+    if job.exit_code is not None:
+        return job.exit_code
+    if job.state is JobState.SUCCEEDED:
+        return ExitCode.OK
+    return NOT_STARTED_CODE if job.exit_cause == Cause.EXEC_FAILED.value else ExitCode.FAILED

@@ -1,0 +1,98 @@
+"""Which jobs `ps` shows: what runs first, then what waits, then what ended; each the newest first."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from corral.model.errors import UsageError
+from corral.model.job import JobState
+from corral.model.report import JobRows, JobSummary
+
+if TYPE_CHECKING:
+    from corral.client import Client
+
+RECENT_S = 86_400.0
+PAGE = 200
+PAGES_MAX = 10
+REASONS_MAX = 1_000
+
+
+class Listing:
+    """One question of `ps`. Own jobs are those that this user of the machine submitted."""
+
+    def __init__(
+        self, client: Client, *, everybody: bool, state: str | None, tenant: str | None, limit: int, now: float
+    ) -> None:
+        self._client = client
+        self._user = None if everybody else user_name()
+        self._since = None if everybody or state is not None else now - RECENT_S
+        self._state = None if state is None else state_of(state)
+        self._tenant = tenant
+        self._limit = limit
+        self._total_live = 0
+
+    def rows(self) -> JobRows:
+        """Return the jobs; ``next_before`` is set when there are more than were asked for."""
+        found: list[JobSummary] = []
+        more: int | None = None
+        for query in self._queries():
+            for job in self._jobs(query):
+                if len(found) == self._limit:
+                    more = int(job.id) + 1
+                    break
+                found.append(job)
+            if more is not None:
+                break
+        return JobRows(tuple(found), more, self._total_live)
+
+    def reasons(self, rows: JobRows) -> dict[str, str]:
+        """Return in short why the pending jobs among these wait, as far as they stand in the queue."""
+        waiting = {job.id for job in rows.jobs if job.state is JobState.PENDING and not job.message}
+        if not waiting:
+            return {}
+        reasons: dict[str, str] = {}
+        for line in self._client.queue(limit=REASONS_MAX):
+            if line.key.job in waiting:
+                reasons.setdefault(line.key.job, line.reason)
+        return reasons
+
+    def _queries(self) -> Iterator[dict[str, Any]]:
+        if self._state is None:
+            yield {"live": True, "finished": False, "state": JobState.RUNNING.value}
+            yield {"live": True, "finished": False, "state": JobState.PENDING.value}
+            yield {"live": False, "finished": True, "since": self._since}
+        else:
+            yield {"live": not self._state.ended, "finished": self._state.ended, "state": self._state.value}
+
+    def _jobs(self, query: dict[str, Any]) -> Iterator[JobSummary]:
+        """Yield what one query finds of the user's jobs, page by page."""
+        before: int | None = None
+        for _ in range(PAGES_MAX):
+            page = self._client.jobs(**query, tenant=self._tenant, before=before, limit=min(self._limit + 1, PAGE))
+            self._total_live = max(self._total_live, page.total_live)
+            yield from (job for job in page.jobs if self._user is None or job.user == self._user)
+            before = page.next_before
+            if before is None:
+                return
+
+
+def user_name() -> str:
+    """Return the name of the user who runs this process, as it is written on the jobs that are submitted."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def state_of(text: str) -> JobState:
+    """Return the state of a name; raise ``UsageError`` with the nearest right one."""
+    from corral.cli.failures import did_you_mean
+
+    names = [state.value for state in JobState]
+    if text.lower() not in names:
+        hint = did_you_mean(text, names, f"one of {', '.join(names)}")
+        raise UsageError(f"--state: there is no state {text}", hint=hint)
+    return JobState(text.lower())

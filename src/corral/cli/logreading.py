@@ -1,0 +1,98 @@
+"""Reading the logs of a job, or of a part of it, as they are now or on and on."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from corral.cli.failures import SIGNAL_BASE
+from corral.cli.logfeed import tail_of
+from corral.cli.logwriter import log_writer
+from corral.cli.session import note, print_json
+from corral.cli.targets import TaskRef
+from corral.cli.watch import Interrupts, JobWatch, several_tasks
+from corral.model.errors import NotFound
+from corral.model.ids import JobId, TaskKey
+
+if TYPE_CHECKING:
+    from corral.client import Client
+    from corral.model.job import Gang
+    from corral.model.report import JobSummary
+
+GANGS_PAGE = 1_000
+
+
+def follow_logs(client: Client, ref: TaskRef, tail: int | None) -> int | None:
+    """Print logs until the job has ended; return 128 + the signal that ended this before. The job goes on."""
+    interrupts = Interrupts()
+    with interrupts.caught():
+        came = JobWatch(client, client.summary(ref.job), ref, tail).run(interrupts)
+    return None if came is None else SIGNAL_BASE + came
+
+
+def show_logs(client: Client, ref: TaskRef, tail: int | None, *, as_json: bool) -> None:
+    """Print the logs that a reference stands for as they are now: of every task that was ever started."""
+    job = client.summary(ref.job)
+    tasks = list(_tasks(client, job, ref))
+    if as_json:
+        print_json({"job": job.id, "tasks": [_document(client, task, tail) for task in tasks]})
+        return
+    if not tasks:
+        note(f"job {job.id} ({job.name}) is {job.state.value}: no task was started yet")
+    writer = log_writer(several=several_tasks(job, ref))
+    for task in tasks:
+        offset = 0
+        for data, at in _pieces(client, task, tail):
+            if at > offset and tail is None:
+                note(f"{at - offset:,} bytes of the log of task {task} were rotated away")
+            writer.write(str(task), data)
+            offset = at + len(data)
+        writer.end(str(task))
+
+
+def _tasks(client: Client, job: JobSummary, ref: TaskRef) -> Iterator[TaskKey]:
+    """Yield the tasks of a reference that were ever started. Raises ``NotFound`` for an element or rank too many."""
+    if ref.gang is not None and ref.gang >= job.elements:
+        raise NotFound(f"job {job.id} has no element {ref.gang}", hint=f"its elements are 0 to {job.elements - 1}")
+    if ref.rank is not None and ref.rank >= job.num_nodes:
+        raise NotFound(f"job {job.id} has no rank {ref.rank}", hint=f"its ranks are 0 to {job.num_nodes - 1}")
+    first = ref.gang or 0
+    last = job.elements if ref.gang is None else first + 1
+    for begin in range(first, last, GANGS_PAGE):
+        found = client.job(job.id, gangs_from=begin, gangs_max=min(GANGS_PAGE, last - begin))
+        for index in sorted(found.gangs):
+            yield from _started(job.id, found.gangs[index], ref)
+
+
+def _started(job: JobId, gang: Gang, ref: TaskRef) -> Iterator[TaskKey]:
+    if gang.incarnation == 0 or ref.gang not in {None, gang.index}:
+        return
+    for task in gang.tasks:
+        if ref.rank in {None, task.rank}:
+            yield TaskKey(job, gang.index, task.rank)
+
+
+def _pieces(client: Client, task: TaskKey, tail: int | None) -> Iterator[tuple[bytes, int]]:
+    """Yield (bytes, their offset) of a log; nothing when there is none."""
+    try:
+        chunks = client.logs(str(task.gang_key), rank=task.rank)
+        if tail is None:
+            yield from ((chunk.data, chunk.offset) for chunk in chunks)
+        else:
+            data, end = tail_of(chunks, tail)
+            yield data, end - len(data)
+    except NotFound:
+        return
+
+
+def _document(client: Client, task: TaskKey, tail: int | None) -> dict[str, Any]:
+    """Return a log as an object: ``text`` when it is UTF-8, else ``base64``; ``offset`` is that of its first byte."""
+    pieces = list(_pieces(client, task, tail))
+    data = b"".join(piece for piece, _ in pieces)
+    about: dict[str, Any] = {"task": str(task), "offset": pieces[0][1] if pieces else 0, "text": None, "base64": None}
+    try:
+        about["text"] = data.decode()
+    except UnicodeDecodeError:
+        about["base64"] = b64encode(data).decode()
+    return about
