@@ -50,12 +50,14 @@ class AmdProbe:
     """``corral.ports.probe.DeviceProbe`` over AMD SMI. Not thread-safe: one thread uses it.
 
     ``reason`` says in one line why there are no devices; ``None`` when all is well.
+    ``refused`` tells that the driver answers, but not for all of its devices.
     """
 
     vendor = "amd"
 
     def __init__(self) -> None:
         self.reason: str | None = None
+        self.refused = False
         self._smi: Any = None
         self._devices: dict[DeviceId, _Device] = {}
         self._complaints: list[str] = []
@@ -89,6 +91,7 @@ class AmdProbe:
                 specs.append(self._devices[uuid].spec)
             except (smi.AmdSmiException, _Gone) as error:
                 left_out.append(f"{uuid}: {_line(error)}")
+        self.refused = bool(left_out)
         if left_out:
             self.reason = "; ".join(left_out)
         elif not specs:

@@ -15,9 +15,10 @@ from corral.ports.probe import DeviceProbe
 
 
 class ReasonedProbe(DeviceProbe, Protocol):
-    """A probe that says why it found nothing, or not all."""
+    """A probe that says why it found nothing, or not all; ``refused``: because its driver did not answer for some."""
 
     reason: str | None
+    refused: bool
 
 
 class Absence(msgspec.Struct, frozen=True):
@@ -55,7 +56,7 @@ def discover(probes: Sequence[ReasonedProbe] | None = None) -> Discovery:
             probe.close()
             continue
         if probe.reason is not None:
-            absences.append(Absence(probe.vendor, probe.reason, refused=bool(found)))
+            absences.append(Absence(probe.vendor, probe.reason, refused=probe.refused))
         if found:
             answering.append(probe)
             devices.extend(found)

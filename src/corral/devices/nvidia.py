@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, Final
 
+import msgspec
+
 from corral.devices import xid as xids
 from corral.devices.cpu import memory_total_mib
 from corral.devices.models import short_model
@@ -70,15 +72,18 @@ class NvidiaProbe:
     """``corral.ports.probe.DeviceProbe`` over NVML. Not thread-safe: one thread uses it.
 
     ``reason`` says in one line why devices were left out, or why there are none; ``None`` when all is well.
+    ``refused`` tells that the driver answers, but not for all of its devices.
     """
 
     vendor = "nvidia"
 
     def __init__(self, *, xid_shown_s: float = 300.0) -> None:
         self.reason: str | None = None
+        self.refused = False
         self._xid_shown_s = xid_shown_s
         self._nvml: Any = None
         self._devices: dict[DeviceId, _Device] = {}
+        self._addresses: dict[DeviceId, str] = {}
         self._events: deque[xids.XidEvent] = deque(maxlen=_EVENTS_KEPT)
 
     # ---- the port --------------------------------------------------------------------------------------------------
@@ -102,24 +107,26 @@ class NvidiaProbe:
                 found.append(self._found(nvml, nvml.nvmlDeviceGetHandleByIndex(index)))
             except (nvml.NVMLError, _Gone) as error:
                 left_out.append(f"device {index}: {error}")
-        found.sort(key=lambda each: each[0])
-        specs = []
-        for index, (_, handle, uuid, name, memory_mib, mig) in enumerate(found):
+        known_before = set(self._addresses)
+        self._addresses |= {uuid: address for address, _, uuid, *_ in found}
+        devices = []
+        for _, handle, uuid, name, memory_mib, mig in sorted(found, key=lambda each: each[0]):
             if mig:
                 left_out.append(f"{uuid}: MIG mode is on, corral gives out whole devices and shares of them")
                 continue
-            known = self._devices.get(uuid)
-            if known is None:
-                spec = DeviceSpec(uuid, short_model(name, memory_mib), self.vendor, memory_mib, index)
-                known = self._devices[uuid] = _Device(spec)
-            self._attach(nvml, known, handle)
-            specs.append(known)
-        self._find_islands(nvml, specs)
+            if uuid not in self._devices:
+                spec = DeviceSpec(uuid, short_model(name, memory_mib), self.vendor, memory_mib, 0)
+                self._devices[uuid] = _Device(spec)
+            self._attach(nvml, self._devices[uuid], handle)
+            devices.append(self._devices[uuid])
+        if known_before != set(self._addresses):
+            self._place(nvml)
+        self.refused = bool(left_out)
         if left_out:
             self.reason = "; ".join(left_out)
-        elif not specs:
+        elif not devices:
             self.reason = "the NVIDIA driver is loaded but lists no device"
-        return tuple(device.spec for device in specs)
+        return tuple(device.spec for device in devices)
 
     def sample(self, own_pids: Sequence[int]) -> tuple[DeviceState, ...]:
         """Return one observation per device ever discovered; a vanished one is ``failed``."""
@@ -154,6 +161,7 @@ class NvidiaProbe:
         for device in self._devices.values():
             self._detach(device)
         self._devices.clear()
+        self._addresses.clear()
         self._let_go()
 
     # ---- the library -----------------------------------------------------------------------------------------------
@@ -246,22 +254,30 @@ class NvidiaProbe:
             with contextlib.suppress(nvml.NVMLError):
                 nvml.nvmlEventSetFree(events)
 
-    def _find_islands(self, nvml: Any, devices: Sequence[_Device]) -> None:
-        """Give devices that NVLink joins (directly or through switches) the same island, others one of their own."""
-        islands = list(range(len(devices)))
-        for first, one in enumerate(devices):
-            for second in range(first + 1, len(devices)):
-                with contextlib.suppress(_Gone):
-                    arguments = (one.handle, devices[second].handle, nvml.NVML_P2P_CAPS_INDEX_NVLINK)
-                    if self._ask(one, nvml.nvmlDeviceGetP2PStatus, *arguments) == nvml.NVML_P2P_STATUS_OK:
-                        joined = {islands[first], islands[second]}
-                        islands = [min(joined) if island in joined else island for island in islands]
-        numbers = {island: number for number, island in enumerate(sorted(set(islands)))}
-        for device, island in zip(devices, islands, strict=True):
-            spec = device.spec
-            device.spec = DeviceSpec(
-                spec.uuid, spec.model, spec.vendor, spec.memory_mib, spec.index, numbers[island], spec.simulated
-            )
+    def _place(self, nvml: Any) -> None:
+        """Number the devices along the PCI bus and find their islands.
+
+        Devices that NVLink joins, directly or through switches, share an island: the lowest index among them.
+        """
+        order = sorted(self._addresses, key=lambda uuid: self._addresses[uuid])
+        devices = [self._devices[uuid] for uuid in order if uuid in self._devices]
+        islands = {device.spec.uuid: order.index(device.spec.uuid) for device in devices}
+        attached = [device for device in devices if device.handle is not None]
+        for first, one in enumerate(attached):
+            for other in attached[first + 1 :]:
+                if self._linked(nvml, one, other):
+                    joined = {islands[one.spec.uuid], islands[other.spec.uuid]}
+                    islands |= {uuid: min(joined) for uuid, island in islands.items() if island in joined}
+        for device in devices:
+            uuid = device.spec.uuid
+            device.spec = msgspec.structs.replace(device.spec, index=order.index(uuid), island=islands[uuid])
+
+    def _linked(self, nvml: Any, one: _Device, other: _Device) -> bool:
+        arguments = (one.handle, other.handle, nvml.NVML_P2P_CAPS_INDEX_NVLINK)
+        try:
+            return bool(self._ask(one, nvml.nvmlDeviceGetP2PStatus, *arguments) == nvml.NVML_P2P_STATUS_OK)
+        except _Gone:
+            return False
 
     # ---- observation -----------------------------------------------------------------------------------------------
 
@@ -296,7 +312,7 @@ class NvidiaProbe:
             raise _Gone(_NOT_FOUND, "the device does not answer")
         # It answers without failing first: only then is it back.
         self._ask(device, nvml.nvmlDeviceGetUtilizationRates, handle)
-        device.fatal = None
+        device.fatal = device.newest = None
         self._attach(nvml, device, handle)
 
     def _memory(self, device: _Device, handle: Any) -> Any:
@@ -311,7 +327,7 @@ class NvidiaProbe:
         nvml = self._nvml
         for call in (nvml.nvmlDeviceGetTemperature, nvml.nvmlDeviceGetTemperatureV):
             value = self._ask(device, call, handle, nvml.NVML_TEMPERATURE_GPU)
-            if value is not None and value != _UINT_NA:
+            if value is not None and value & _UINT_NA != _UINT_NA:
                 return float(value)
         return None
 

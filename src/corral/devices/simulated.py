@@ -102,6 +102,7 @@ class SimulatedProbe:
 
     vendor = "simulated"
     reason: str | None = None
+    refused = False
 
     def __init__(self, state_file: Path, model: str, count: int, node: str) -> None:
         self._state_file = state_file
