@@ -23,6 +23,7 @@ def run(arguments: Sequence[str]) -> int:
 
     from corral.cli.root import app
     from corral.cli.session import Session
+    from corral.cli.tree import quicken
     from corral.model.errors import CorralError
 
     for stream in (sys.stdout, sys.stderr):
@@ -32,7 +33,9 @@ def run(arguments: Sequence[str]) -> int:
     session = Session()
     wrong_usage: type[Exception] = typer.BadParameter.__mro__[2]  # what typer raises for any wrong command line
     try:
-        code = _invoke(typer.main.get_command(app), list(arguments), session)
+        root = typer.main.get_command(app)
+        quicken(root)
+        code = _invoke(root, list(arguments), session)
         sys.stdout.flush()
     except wrong_usage as error:
         return _refuse(_usage(error), ExitCode.USAGE)

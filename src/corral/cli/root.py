@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -39,7 +38,7 @@ def show_version(wanted: bool) -> None:
 def root(
     ctx: typer.Context,
     state_dir: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--state-dir",
             metavar="DIR",

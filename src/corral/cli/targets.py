@@ -50,15 +50,7 @@ JobRef = Annotated[
         show_default=False,
     ),
 ]
-LiveJobRef = Annotated[
-    str,
-    typer.Argument(
-        metavar="JOB",
-        help="Number (12) or name of a job.",
-        autocompletion=_completion(_live_jobs),
-        show_default=False,
-    ),
-]
+live_jobs = _completion(_live_jobs)
 NodeName = Annotated[
     str,
     typer.Argument(

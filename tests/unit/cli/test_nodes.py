@@ -69,8 +69,8 @@ def test_nodes_at_80_columns() -> None:
 
 def test_nodes_at_120_columns_show_power_on_one_line() -> None:
     lines = as_text(nodes([report("node-0", THREE)]), width=120).splitlines()
-    assert lines[-1].split() == (
-        "node-0 2 H100 healthy 61 °C 2.9/80 GiB 92% 402 W 0.5 12 9 9.1 +4 (not ours: pid 77 of bob)".split()
+    assert " ".join(lines[-1].split()) == (
+        "node-0 2 H100 healthy 61 °C 2.9/80 GiB 92% 402 W 0.5 12 9 9.1 +4 (not ours: pid 77 of bob)"
     )
 
 

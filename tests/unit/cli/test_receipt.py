@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC
+from typing import Any
 
 import msgspec
 
@@ -89,8 +90,8 @@ def exit_of(cause: Cause, **more: object) -> TaskExit:
 
 
 def test_a_history_tells_each_fact() -> None:
-    gang = {"job": JOB, "gang": 1, "incarnation": 1}
-    facts = [
+    gang: dict[str, Any] = {"job": JOB, "gang": 1, "incarnation": 1}
+    facts: list[events.Fact] = [
         events.JobSubmitted(at=NOON, job=JOB, spec=SPEC, user="ann"),
         events.GangPlaced(at=NOON + 1.5, placements=(PLACED,), **gang),
         events.TaskStarted(at=NOON + 2, rank=0, pid=4711, **gang),

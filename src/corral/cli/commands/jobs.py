@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from corral.cli.session import Session, note
-from corral.cli.targets import JobRef
+from corral.cli.targets import JobRef, live_jobs
 from corral.cli.tree import Json, command
 
 if TYPE_CHECKING:
@@ -62,7 +62,12 @@ def ps(
 @command
 def cancel(
     session: Session,
-    jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help="Numbers or names of jobs.", show_default=False)],
+    jobs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="JOB...", help="Numbers or names of jobs.", autocompletion=live_jobs, show_default=False
+        ),
+    ],
     wait: Annotated[bool, typer.Option("--wait", help="Return when the jobs have ended.")] = False,
     as_json: Json = False,
 ) -> None:

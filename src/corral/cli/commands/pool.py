@@ -50,10 +50,10 @@ def up(
         ),
     ] = None,
     tls_cert: Annotated[
-        Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM).", show_default=False)
+        str | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM).", show_default=False)
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", metavar="FILE", help="Its private key (PEM).", show_default=False)
+        str | None, typer.Option("--tls-key", metavar="FILE", help="Its private key (PEM).", show_default=False)
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without TLS: tokens can be read on the way.")
@@ -75,8 +75,8 @@ def up(
             nodes=nodes,
             gpus_per_node=gpus_per_node,
             simulated=simulated,
-            tls_cert=tls_cert,
-            tls_key=tls_key,
+            tls_cert=None if tls_cert is None else Path(tls_cert).absolute(),
+            tls_key=None if tls_key is None else Path(tls_key).absolute(),
             insecure=insecure,
         )
     )
