@@ -23,7 +23,8 @@ from corral.wire.document import Node, Problems, field_path, nearest, shown
 
 T = TypeVar("T")
 NAME_LENGTH_MAX = 128
-TEXT_LENGTH_MAX = 1024 * 1024
+TEXT_BYTES_MAX = 120_000
+"""Of a script, an argument or a variable: Linux gives a process none longer than 131,072 bytes (MAX_ARG_STRLEN)."""
 ENTRIES_MAX = 10_000
 _NAME = re.compile(r"[^\W_][\w.@+=:-]*")
 _REFERENCE = re.compile(r"[0-9.]+")
@@ -44,7 +45,7 @@ class FieldReader:
         """Note an invalid value."""
         self.problems.add(InvalidField, node, path, message, hint)
 
-    def text(self, node: Node, path: str, *, length_max: int = TEXT_LENGTH_MAX, words: bool = False) -> str | None:
+    def text(self, node: Node, path: str, *, length_max: int = TEXT_BYTES_MAX, words: bool = False) -> str | None:
         """Read text. With ``words`` numbers and booleans are taken as written: ``[sleep, 10]``."""
         if node.kind in {"bool", "int", "float"} and not words:
             self.wrong(node, path, f"must be text, not {node.described()}", f"write '{node.text}' in quotes")
@@ -52,10 +53,11 @@ class FieldReader:
             self.wrong(node, path, f"must be text, not {node.described()}")
         elif "\0" in node.text:
             self.wrong(node, path, "must not hold a NUL byte")
-        elif len(node.text) > length_max:
-            self.wrong(node, path, f"is longer than {length_max:,} characters")
-        elif any("\ud800" <= c <= "\udfff" for c in node.text):
+        elif not _encodable(node.text):
             self.wrong(node, path, "is not valid Unicode")
+        elif len(node.text.encode()) > length_max:
+            hint = "put it into a file in workdir" if length_max == TEXT_BYTES_MAX else None
+            self.wrong(node, path, f"is longer than {length_max:,} bytes", hint)
         else:
             return node.text
         return None
@@ -370,6 +372,10 @@ def _decimal(node: Node) -> str:
             return node.text
         return f"{node.number:.9f}".rstrip("0").rstrip(".")
     return node.text
+
+
+def _encodable(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def _mode(path: str) -> int | None:

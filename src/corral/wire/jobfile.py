@@ -6,6 +6,7 @@ Relative paths stand on the directory of the file. Every mistake names file, lin
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from corral.model.ask import JobAsk
@@ -69,3 +70,28 @@ def parse_job_text(
     if not roots:
         raise MissingField("holds no job", where=source, hint="say at least: run: COMMAND")
     return list(asks_of_nodes(roots, problems))
+
+
+def load_any(
+    path: str | os.PathLike[str], *, environment: Mapping[str, str] | None = None, check_paths: bool = True
+) -> tuple[list[JobAsk], tuple[str, ...]]:
+    """Return the jobs of a YAML file or of a batch script, and one line for each option that has no effect here.
+
+    A batch script begins with ``#!``; it inherits ``environment`` and runs in the current directory, as with Slurm.
+    """
+    from corral.wire.sbatch import is_batch_script, parse_sbatch
+
+    data = read_job_file(path)
+    name = os.fspath(path)
+    if not is_batch_script(data):
+        base = str(Path(name).absolute().parent)
+        return parse_job_text(data, source=printable(name), base=base, check_paths=check_paths), ()
+    script = parse_sbatch(
+        data,
+        source=printable(name),
+        name=Path(name).name,
+        here=str(Path.cwd()),
+        environment=environment,
+        check_paths=check_paths,
+    )
+    return [script.ask], script.ignored
