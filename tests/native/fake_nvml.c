@@ -14,18 +14,14 @@
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
+#define STATE_VARIABLE "FAKE_NVML_STATE"
+#include "fake_state.h"
 
 enum {
     SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-    TIMEOUT = 10, VERSION_MISMATCH = 25, DEVICES_MAX = 16, STATE_MAX = 65536, XIDS_MAX = 64
+    TIMEOUT = 10, VERSION_MISMATCH = 25, DEVICES_MAX = 16, XIDS_MAX = 64
 };
-typedef unsigned int uint;
-typedef unsigned long long ulong64;
-
 typedef struct { int index; } *Device;
 typedef struct { ulong64 total, free, used; } Memory;
 typedef struct { uint version; ulong64 total, reserved, free, used; } Memory_v2;
@@ -44,38 +40,8 @@ _Static_assert(sizeof(Event) == 32, "nvmlEventData_t");
 static struct { int index; } slots[DEVICES_MAX];
 static int initialised;
 
-static void read_state(char *text) {
-    const char *path = getenv("FAKE_NVML_STATE");
-    FILE *file = path ? fopen(path, "r") : NULL;
-    size_t length = file ? fread(text, 1, STATE_MAX - 1, file) : 0;
-    text[length] = 0;
-    if (file) fclose(file);
-}
-
-/* Copies the value of the line that begins with KEY; returns whether there is one. */
-static int value_of(const char *key, char *value, size_t size) {
-    static __thread char text[STATE_MAX];
-    size_t length = strlen(key);
-    read_state(text);
-    for (char *save, *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
-        if (!strncmp(line, key, length) && line[length] == ' ') {
-            snprintf(value, size, "%s", line + length + 1);
-            return 1;
-        }
-    return 0;
-}
-
-static int field(int index, const char *name, char *value, size_t size) {
-    char key[64];
-    snprintf(key, sizeof key, "%d.%s", index, name);
-    return value_of(key, value, size);
-}
-
 static int number(int index, const char *name, ulong64 *value) {
-    char text[64];
-    if (!field(index, name, text, sizeof text)) return NOT_SUPPORTED;
-    *value = strtoull(text, NULL, 10);
-    return SUCCESS;
+    return has_number(index, name, value) ? SUCCESS : NOT_SUPPORTED;
 }
 
 static int exists(int index) {
@@ -91,7 +57,7 @@ static int lost(int index) {
 static int planted(const char *function) {
     char key[4096], value[64];
     while (value_of("hang", value, sizeof value) && !strcmp(value, function)) {
-        snprintf(key, sizeof key, "%s.hanging", getenv("FAKE_NVML_STATE"));
+        snprintf(key, sizeof key, "%s.hanging", getenv(STATE_VARIABLE));
         close(open(key, O_CREAT | O_WRONLY, 0600));
         usleep(5000);
     }

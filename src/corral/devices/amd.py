@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from corral.devices.islands import placed
 from corral.devices.models import short_model
 from corral.devices.processes import foreign_processes, merged, mib
 from corral.model.errors import DeviceProbeFailed
@@ -28,6 +29,9 @@ _SILENT: Final = frozenset({2, 3, 10, 40, 55})
 # I/O or file error, not found, not initialised, driver not loaded, no driver.
 _DEVICE_GONE: Final = frozenset({12, 14, 31, 32, 34, 51})
 _NO_DRIVER: Final = frozenset({34, 51})
+_XGMI: Final = 2
+_USHORT_NA: Final = 0xFFFF
+_UINT_NA: Final = 0xFFFF_FFFF
 _HSA_UUID: Final = re.compile(r"GPU-[0-9a-f]{16}")
 _NO_UNIQUE_ID: Final = frozenset({"GPU-0000000000000000", "GPU-ffffffffffffffff"})
 
@@ -60,7 +64,7 @@ class AmdProbe:
         self.refused = False
         self._smi: Any = None
         self._devices: dict[DeviceId, _Device] = {}
-        self._complaints: list[str] = []
+        self._addresses: dict[DeviceId, str] = {}
 
     def discover(self) -> tuple[DeviceSpec, ...]:
         """Return the devices that answer now, by PCI bus order; none when there is no library or driver.
@@ -81,22 +85,27 @@ class AmdProbe:
                 found.append((self._address(smi, handle), self._uuid(smi, handle), handle))
             except (smi.AmdSmiException, _Gone) as error:
                 left_out.append(f"device {number}: {_line(error)}")
-        found.sort(key=lambda each: each[0])
-        specs = []
-        for index, (_, uuid, handle) in enumerate(found):
+        known_before = set(self._addresses)
+        self._addresses |= {uuid: address for address, uuid, _ in found}
+        devices = []
+        for _, uuid, handle in sorted(found, key=lambda each: each[0]):
             try:
                 if uuid not in self._devices:
-                    self._devices[uuid] = self._new(smi, handle, uuid, index)
+                    self._devices[uuid] = self._new(smi, handle, uuid)
                 self._devices[uuid].handle = handle
-                specs.append(self._devices[uuid].spec)
+                devices.append(self._devices[uuid])
             except (smi.AmdSmiException, _Gone) as error:
                 left_out.append(f"{uuid}: {_line(error)}")
+        if known_before != set(self._addresses):
+            specs = [device.spec for device in self._devices.values()]
+            for uuid, spec in placed(specs, self._addresses, self._linked).items():
+                self._devices[uuid].spec = spec
         self.refused = bool(left_out)
         if left_out:
             self.reason = "; ".join(left_out)
-        elif not specs:
+        elif not devices:
             self.reason = "the AMD driver is loaded but lists no GPU"
-        return tuple(specs)
+        return tuple(device.spec for device in devices)
 
     def sample(self, own_pids: Sequence[int]) -> tuple[DeviceState, ...]:
         """Return one observation per device ever discovered; a vanished one is ``failed``."""
@@ -113,6 +122,7 @@ class AmdProbe:
         """Let the library go; the devices are forgotten."""
         smi, self._smi = self._smi, None
         self._devices.clear()
+        self._addresses.clear()
         if smi is not None:
             with contextlib.suppress(smi.AmdSmiException):
                 smi.amdsmi_shut_down()
@@ -181,15 +191,25 @@ class AmdProbe:
                 return DeviceId(uuid)
         return DeviceId(str(smi.amdsmi_get_gpu_device_uuid(handle)))
 
-    def _new(self, smi: Any, handle: Any, uuid: DeviceId, index: int) -> _Device:
+    def _new(self, smi: Any, handle: Any, uuid: DeviceId) -> _Device:
         asic = self._ask(None, smi.amdsmi_get_gpu_asic_info, handle) or {}
         memory_mib = _number(smi.amdsmi_get_gpu_vram_usage(handle).get("vram_total"))
         if not memory_mib:
             raise _Gone("it does not tell its memory")
         model = short_model(str(asic.get("market_name", "")), int(memory_mib))
-        device = _Device(DeviceSpec(uuid, model, self.vendor, int(memory_mib), index, index), handle, None)
+        device = _Device(DeviceSpec(uuid, model, self.vendor, int(memory_mib), 0), handle, None)
         device.ecc_at_start = self._uncorrectable(device)
         return device
+
+    def _linked(self, one: DeviceId, other: DeviceId) -> bool:
+        first, second = self._devices[one], self._devices[other]
+        if first.handle is None or second.handle is None:
+            return False
+        try:
+            link = self._ask(None, self._smi.amdsmi_topo_get_link_type, first.handle, second.handle) or {}
+        except _Gone:
+            return False
+        return link.get("type") == _XGMI
 
     def _find(self, device: _Device) -> Any:
         """Return the handle of a device that was away, when it is back."""
@@ -243,9 +263,9 @@ class AmdProbe:
 
     def _power(self, device: _Device) -> float | None:
         power = self._ask(device, self._smi.amdsmi_get_power_info, device.handle) or {}
-        # Each board fills one of the two; the other is N/A, or 0, which no running board draws.
+        # Each board fills one of the two; the other is N/A, all ones, or 0, which no running board draws.
         told = (_number(power.get(key)) for key in ("current_socket_power", "average_socket_power"))
-        return next((value for value in told if value), None)
+        return next((value for value in told if value and value < _USHORT_NA), None)
 
     def _processes(self, device: _Device) -> Iterator[tuple[int, int | None]]:
         for process in self._ask(device, self._smi.amdsmi_get_gpu_process_list, device.handle) or ():
@@ -270,7 +290,7 @@ class AmdProbe:
 
 def _number(value: Any) -> float | None:
     """Return a number that AMD SMI told; ``N/A``, absence and all-ones are ``None``."""
-    known = isinstance(value, int | float) and not isinstance(value, bool) and value not in (0xFFFF, 0xFFFF_FFFF)
+    known = isinstance(value, int | float) and not isinstance(value, bool) and value != _UINT_NA
     return float(value) if known else None
 
 

@@ -21,10 +21,9 @@ from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, Final
 
-import msgspec
-
 from corral.devices import xid as xids
 from corral.devices.cpu import memory_total_mib
+from corral.devices.islands import placed
 from corral.devices.models import short_model
 from corral.devices.processes import foreign_processes, merged, mib
 from corral.model.errors import DeviceProbeFailed
@@ -120,7 +119,7 @@ class NvidiaProbe:
             self._attach(nvml, self._devices[uuid], handle)
             devices.append(self._devices[uuid])
         if known_before != set(self._addresses):
-            self._place(nvml)
+            self._place()
         self.refused = bool(left_out)
         if left_out:
             self.reason = "; ".join(left_out)
@@ -254,28 +253,19 @@ class NvidiaProbe:
             with contextlib.suppress(nvml.NVMLError):
                 nvml.nvmlEventSetFree(events)
 
-    def _place(self, nvml: Any) -> None:
-        """Number the devices along the PCI bus and find their islands.
+    def _place(self) -> None:
+        """Number the devices along the PCI bus and find what NVLink joins."""
+        specs = [device.spec for device in self._devices.values()]
+        for uuid, spec in placed(specs, self._addresses, self._linked).items():
+            self._devices[uuid].spec = spec
 
-        Devices that NVLink joins, directly or through switches, share an island: the lowest index among them.
-        """
-        order = sorted(self._addresses, key=lambda uuid: self._addresses[uuid])
-        devices = [self._devices[uuid] for uuid in order if uuid in self._devices]
-        islands = {device.spec.uuid: order.index(device.spec.uuid) for device in devices}
-        attached = [device for device in devices if device.handle is not None]
-        for first, one in enumerate(attached):
-            for other in attached[first + 1 :]:
-                if self._linked(nvml, one, other):
-                    joined = {islands[one.spec.uuid], islands[other.spec.uuid]}
-                    islands |= {uuid: min(joined) for uuid, island in islands.items() if island in joined}
-        for device in devices:
-            uuid = device.spec.uuid
-            device.spec = msgspec.structs.replace(device.spec, index=order.index(uuid), island=islands[uuid])
-
-    def _linked(self, nvml: Any, one: _Device, other: _Device) -> bool:
-        arguments = (one.handle, other.handle, nvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    def _linked(self, one: DeviceId, other: DeviceId) -> bool:
+        nvml, first, second = self._nvml, self._devices[one], self._devices[other]
+        if first.handle is None or second.handle is None:
+            return False
+        arguments = (first.handle, second.handle, nvml.NVML_P2P_CAPS_INDEX_NVLINK)
         try:
-            return bool(self._ask(one, nvml.nvmlDeviceGetP2PStatus, *arguments) == nvml.NVML_P2P_STATUS_OK)
+            return bool(self._ask(first, nvml.nvmlDeviceGetP2PStatus, *arguments) == nvml.NVML_P2P_STATUS_OK)
         except _Gone:
             return False
 

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ import pytest
 from corral.devices.release import Unreleased
 from corral.devices.xid import XidEvent
 from corral.model.resources import DeviceSpec, DeviceState
-from tests.native.fake_nvml import FakeNvml, build
+from tests.native.fake_driver import FakeDriver
+from tests.native.fake_nvml import build, driver_with
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -70,7 +71,7 @@ class AskedProbe:
         self.ask("xids")
         return self.answer(tuple[XidEvent, ...])
 
-    def wait_released(self, uuids: list[str], pids: list[int], timeout_s: float) -> tuple[Unreleased, ...]:
+    def wait_released(self, uuids: Sequence[str], pids: Sequence[int], timeout_s: float) -> tuple[Unreleased, ...]:
         self.ask("wait-released", uuids=uuids, pids=pids, timeout_s=timeout_s)
         return self.answer(tuple[Unreleased, ...])
 
@@ -106,12 +107,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def driver(tmp_path: Path) -> FakeNvml:
+def driver(tmp_path: Path) -> FakeDriver:
     """Give a driver with two devices."""
-    return FakeNvml(tmp_path / "nvml", 2)
+    return driver_with(tmp_path / "nvml", 2)
 
 
 @pytest.fixture
-def probe(driver: FakeNvml, built: Callable[..., Path], start: Callable[..., AskedProbe]) -> AskedProbe:
+def probe(driver: FakeDriver, built: Callable[..., Path], start: Callable[..., AskedProbe]) -> AskedProbe:
     """Give a probe on that driver."""
     return start("nvidia", driver.environment(built()))

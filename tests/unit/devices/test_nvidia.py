@@ -12,7 +12,8 @@ import pytest
 
 from corral.model.ids import DeviceId
 from corral.model.resources import DeviceSpec, DeviceState, ForeignProcess, Health
-from tests.native.fake_nvml import FakeNvml
+from tests.native.fake_driver import FakeDriver
+from tests.native.fake_nvml import driver_with
 from tests.unit.devices.conftest import AskedProbe
 from tests.waiting import wait_until
 
@@ -34,13 +35,13 @@ def test_devices_are_found_with_all_that_the_driver_tells(probe: AskedProbe) -> 
     )
 
 
-def test_devices_are_in_the_order_of_the_pci_bus(driver: FakeNvml, probe: AskedProbe) -> None:
+def test_devices_are_in_the_order_of_the_pci_bus(driver: FakeDriver, probe: AskedProbe) -> None:
     driver.set(0, bus="00000000:C1:00.0")
     assert [(spec.uuid, spec.index) for spec in probe.discover().specs] == [(UUIDS[1], 0), (UUIDS[0], 1)]
 
 
 def test_nvlink_makes_islands(tmp_path: Path, built: Built, start: Start) -> None:
-    driver = FakeNvml(tmp_path / "four", 4)
+    driver = driver_with(tmp_path / "four", 4)
     driver.say("nvlink 0", 2)
     driver.say("nvlink 1", 3)
     probe = start("nvidia", driver.environment(built()))
@@ -57,7 +58,7 @@ def test_nvlink_makes_islands(tmp_path: Path, built: Built, start: Start) -> Non
     ],
 )
 def test_what_is_not_supported_is_unknown_and_never_zero(
-    driver: FakeNvml, probe: AskedProbe, field: str, name: str, healthy: bool
+    driver: FakeDriver, probe: AskedProbe, field: str, name: str, healthy: bool
 ) -> None:
     probe.discover()
     driver.set(0, **{field: None})
@@ -68,7 +69,7 @@ def test_what_is_not_supported_is_unknown_and_never_zero(
     assert all(getattr(state, other) is not None for other in others)
 
 
-def test_a_device_that_tells_nothing_is_unknown_not_healthy(driver: FakeNvml, probe: AskedProbe) -> None:
+def test_a_device_that_tells_nothing_is_unknown_not_healthy(driver: FakeDriver, probe: AskedProbe) -> None:
     probe.discover()
     driver.set(0, used=None, util=None, temp=None, power=None)
     assert probe.sample()[0] == DeviceState(UUIDS[0], Health.UNKNOWN, detail="the driver tells nothing about it")
@@ -83,7 +84,7 @@ def test_a_device_that_tells_nothing_is_unknown_not_healthy(driver: FakeNvml, pr
     ],
 )
 def test_the_drivers_not_available_is_unknown(
-    driver: FakeNvml, probe: AskedProbe, field: str, value: int, name: str
+    driver: FakeDriver, probe: AskedProbe, field: str, value: int, name: str
 ) -> None:
     probe.discover()
     driver.set(0, **{field: value})
@@ -101,7 +102,7 @@ def test_the_drivers_not_available_is_unknown(
     ],
 )
 def test_an_older_driver_without_a_symbol_gives_the_older_answer_or_none(
-    driver: FakeNvml, built: Built, start: Start, omit: str, name: str, expected: object
+    driver: FakeDriver, built: Built, start: Start, omit: str, name: str, expected: object
 ) -> None:
     driver.set(0, compute="7:100", xids="79")
     probe = start("nvidia", driver.environment(built(omit)))
@@ -111,7 +112,7 @@ def test_an_older_driver_without_a_symbol_gives_the_older_answer_or_none(
     assert (state.health, state.detail) == (Health.HEALTHY, None)
 
 
-def test_processes_of_others_are_foreign_with_their_owner(driver: FakeNvml, probe: AskedProbe) -> None:
+def test_processes_of_others_are_foreign_with_their_owner(driver: FakeDriver, probe: AskedProbe) -> None:
     probe.discover()
     with subprocess.Popen(["sleep", "60"]) as sleeper:
         gone = 4_000_000
@@ -124,7 +125,7 @@ def test_processes_of_others_are_foreign_with_their_owner(driver: FakeNvml, prob
     assert probe.sample(own=(55,))[1].foreign == ()
 
 
-def test_a_device_that_is_lost_is_failed_and_recovers_when_it_is_back(driver: FakeNvml, probe: AskedProbe) -> None:
+def test_a_device_that_is_lost_is_failed_and_recovers_when_it_is_back(driver: FakeDriver, probe: AskedProbe) -> None:
     probe.discover()
     driver.set(0, lost=15)
     first, second = probe.sample()
@@ -141,14 +142,14 @@ def test_a_device_that_is_lost_is_failed_and_recovers_when_it_is_back(driver: Fa
 
 
 @pytest.mark.parametrize("code", [6, 16, 28])
-def test_a_device_that_needs_a_reset_or_is_not_found_is_failed(driver: FakeNvml, probe: AskedProbe, code: int) -> None:
+def test_a_device_that_needs_a_reset_or_is_gone_is_failed(driver: FakeDriver, probe: AskedProbe, code: int) -> None:
     probe.discover()
     driver.set(1, lost=code)
     assert [state.health for state in probe.sample()] == [Health.HEALTHY, Health.FAILED]
 
 
 def test_a_device_that_vanishes_from_the_list_is_failed_and_the_others_keep_their_names(
-    driver: FakeNvml, probe: AskedProbe
+    driver: FakeDriver, probe: AskedProbe
 ) -> None:
     before = probe.discover().specs
     kept = driver.devices.pop(0)
@@ -162,7 +163,7 @@ def test_a_device_that_vanishes_from_the_list_is_failed_and_the_others_keep_thei
     assert {state.health for state in probe.sample()} == {Health.HEALTHY}
 
 
-def test_a_device_that_is_lost_at_discovery_is_left_out_and_named(driver: FakeNvml, probe: AskedProbe) -> None:
+def test_a_device_that_is_lost_at_discovery_is_left_out_and_named(driver: FakeDriver, probe: AskedProbe) -> None:
     driver.say("fail nvmlDeviceGetUUID", 15)
     found = probe.discover()
     assert found.specs == ()
@@ -170,7 +171,7 @@ def test_a_device_that_is_lost_at_discovery_is_left_out_and_named(driver: FakeNv
     assert found.reason == "device 0: GPU is lost; device 1: GPU is lost"
 
 
-def test_a_fatal_xid_fails_its_device_and_stays_until_it_was_away(driver: FakeNvml, probe: AskedProbe) -> None:
+def test_a_fatal_xid_fails_its_device_and_stays_until_it_was_away(driver: FakeDriver, probe: AskedProbe) -> None:
     driver.set(1, xids="31")
     probe.discover()
     assert [state.xid for state in probe.sample()] == [None, None], "what happened before the start is not ours"
@@ -187,20 +188,20 @@ def test_a_fatal_xid_fails_its_device_and_stays_until_it_was_away(driver: FakeNv
     assert probe.sample()[1] == DeviceState(UUIDS[1], Health.HEALTHY, 4, 0.0, 31.0, 70.001)
 
 
-def test_an_xid_of_an_application_is_told_and_the_device_stays_healthy(driver: FakeNvml, probe: AskedProbe) -> None:
+def test_an_xid_of_an_application_is_told_and_the_device_stays_healthy(driver: FakeDriver, probe: AskedProbe) -> None:
     probe.discover()
     driver.set(0, xids="43")
     state = probe.sample()[0]
     assert (state.health, state.xid, state.detail) == (Health.HEALTHY, 43, "XID 43: an application's error")
 
 
-def test_an_xid_that_the_catalog_does_not_settle_makes_its_device_suspect(driver: FakeNvml, probe: AskedProbe) -> None:
+def test_an_xid_that_the_catalog_leaves_open_makes_its_device_suspect(driver: FakeDriver, probe: AskedProbe) -> None:
     probe.discover()
     driver.set(0, xids="74")
     assert (probe.sample()[0].health, probe.sample()[0].detail) == (Health.SUSPECT, "XID 74")
 
 
-def test_xids_are_kept_as_events_in_order_until_they_are_taken(driver: FakeNvml, probe: AskedProbe) -> None:
+def test_xids_are_kept_as_events_in_order_until_they_are_taken(driver: FakeDriver, probe: AskedProbe) -> None:
     probe.discover()
     driver.set(0, xids="13,31,13")
     driver.set(1, xids="94")
@@ -216,7 +217,7 @@ def test_xids_are_kept_as_events_in_order_until_they_are_taken(driver: FakeNvml,
     assert probe.xids() == ()
 
 
-def test_an_xid_that_is_raised_with_the_loss_of_its_device_is_not_lost(driver: FakeNvml, probe: AskedProbe) -> None:
+def test_an_xid_that_is_raised_with_the_loss_of_its_device_is_not_lost(driver: FakeDriver, probe: AskedProbe) -> None:
     probe.discover()
     driver.set(0, xids="79", lost=15)
     state = probe.sample()[0]
@@ -224,7 +225,7 @@ def test_an_xid_that_is_raised_with_the_loss_of_its_device_is_not_lost(driver: F
     assert [event.xid for event in probe.xids()] == [79]
 
 
-def test_an_old_xid_is_no_longer_shown(driver: FakeNvml, built: Built, start: Start) -> None:
+def test_an_old_xid_is_no_longer_shown(driver: FakeDriver, built: Built, start: Start) -> None:
     probe = start("nvidia", driver.environment(built()), xid_shown_s=0.0)
     probe.discover()
     driver.set(0, xids="31,62")
@@ -241,7 +242,7 @@ def test_an_old_xid_is_no_longer_shown(driver: FakeNvml, built: Built, start: St
     ],
 )
 def test_remapped_rows_are_judged(
-    driver: FakeNvml, probe: AskedProbe, fields: dict[str, int], health: Health, words: str | None
+    driver: FakeDriver, probe: AskedProbe, fields: dict[str, int], health: Health, words: str | None
 ) -> None:
     probe.discover()
     driver.set(0, **fields)
@@ -249,7 +250,7 @@ def test_remapped_rows_are_judged(
     assert (state.health, state.detail) == (health, words)
 
 
-def test_a_driver_that_errs_makes_its_device_suspect_and_the_value_unknown(driver: FakeNvml, probe: AskedProbe) -> None:
+def test_a_driver_that_errs_makes_its_device_suspect(driver: FakeDriver, probe: AskedProbe) -> None:
     probe.discover()
     driver.say("fail nvmlDeviceGetUtilizationRates", 999)
     state = probe.sample()[0]
@@ -259,14 +260,14 @@ def test_a_driver_that_errs_makes_its_device_suspect_and_the_value_unknown(drive
     assert probe.sample()[0].health is Health.HEALTHY
 
 
-def test_a_device_in_mig_mode_is_left_out(driver: FakeNvml, probe: AskedProbe) -> None:
+def test_a_device_in_mig_mode_is_left_out(driver: FakeDriver, probe: AskedProbe) -> None:
     driver.set(0, mig=1)
     found = probe.discover()
     assert [(spec.uuid, spec.index) for spec in found.specs] == [(UUIDS[1], 1)]
     assert f"{UUIDS[0]}: MIG mode is on" in (found.reason or "")
 
 
-def test_a_device_without_memory_of_its_own_has_the_machines(driver: FakeNvml, probe: AskedProbe) -> None:
+def test_a_device_without_memory_of_its_own_has_the_machines(driver: FakeDriver, probe: AskedProbe) -> None:
     driver.set(0, name="NVIDIA GB10", total=None)
     spec = probe.discover().specs[0]
     total_kib = int(Path("/proc/meminfo").read_text().split("MemTotal:")[1].split()[0])
@@ -280,13 +281,13 @@ def test_without_the_library_there_are_no_devices_and_a_reason(tmp_path: Path, s
 
 
 def test_a_driver_without_devices_says_so(tmp_path: Path, built: Built, start: Start) -> None:
-    found = start("nvidia", FakeNvml(tmp_path / "none").environment(built())).discover()
+    found = start("nvidia", driver_with(tmp_path / "none", 0).environment(built())).discover()
     assert (found.specs, found.reason) == ((), "the NVIDIA driver is loaded but lists no device")
 
 
 @pytest.mark.parametrize("code,words", [(18, "version mismatch"), (9, "Driver Not Loaded"), (4, "Permissions")])
 def test_a_driver_that_refuses_is_an_error_with_its_message(
-    driver: FakeNvml, probe: AskedProbe, code: int, words: str
+    driver: FakeDriver, probe: AskedProbe, code: int, words: str
 ) -> None:
     driver.say("init", code)
     refused = probe.discover_refused()
@@ -297,12 +298,12 @@ def test_a_driver_that_refuses_is_an_error_with_its_message(
     assert len(probe.discover().specs) == 2
 
 
-def test_a_library_without_its_beginning_is_an_error(driver: FakeNvml, built: Built, start: Start) -> None:
+def test_a_library_without_its_beginning_is_an_error(driver: FakeDriver, built: Built, start: Start) -> None:
     refused = start("nvidia", driver.environment(built("nvmlInitWithFlags"))).discover_refused()
     assert "Function Not Found" in refused.message
 
 
-def test_a_driver_that_was_unloaded_fails_all_devices_and_comes_back(driver: FakeNvml, probe: AskedProbe) -> None:
+def test_a_driver_that_was_unloaded_fails_all_devices_and_comes_back(driver: FakeDriver, probe: AskedProbe) -> None:
     probe.discover()
     driver.say("fail nvmlDeviceGetMemoryInfo_v2", 9)
     driver.say("init", 9)
@@ -316,7 +317,7 @@ def test_a_driver_that_was_unloaded_fails_all_devices_and_comes_back(driver: Fak
     assert probe.sample()[0].xid == 48, "it listens again"
 
 
-def test_a_call_that_hangs_holds_the_probe_until_the_driver_lets_go(driver: FakeNvml, probe: AskedProbe) -> None:
+def test_a_call_that_hangs_holds_the_probe_until_the_driver_lets_go(driver: FakeDriver, probe: AskedProbe) -> None:
     """The documented worst case: whoever asks must not ask in a thread that has to go on."""
     probe.discover()
     driver.say("hang", "nvmlDeviceGetPowerUsage")
@@ -328,7 +329,7 @@ def test_a_call_that_hangs_holds_the_probe_until_the_driver_lets_go(driver: Fake
     assert [state.health for state in probe.answer(tuple[DeviceState, ...])] == [Health.HEALTHY, Health.HEALTHY]
 
 
-def test_memory_is_free_again_only_when_the_driver_says_so(driver: FakeNvml, probe: AskedProbe) -> None:
+def test_memory_is_free_again_only_when_the_driver_says_so(driver: FakeDriver, probe: AskedProbe) -> None:
     probe.discover()
     driver.set(0, compute="77:30000", used=30004)
     held = probe.wait_released(UUIDS[:2], [77], timeout_s=0.0)
