@@ -61,7 +61,14 @@ def run(arguments: Sequence[str]) -> int:
 
 def _invoke(command: Any, arguments: list[str], session: Any) -> int:
     """Let typer run the command; its functions return ``None`` or an exit code."""
-    code = command.main(args=arguments, prog_name="corral", standalone_mode=False, obj=session)
+    try:
+        code = command.main(args=arguments, prog_name="corral", standalone_mode=False, obj=session)
+    except SystemExit as leaving:
+        # Typer leaves with 1 when nobody reads its output, and has put wrappers in place of the streams.
+        if isinstance(leaving.__context__, BrokenPipeError):
+            sys.stdout, sys.stderr = sys.__stdout__ or sys.stdout, sys.__stderr__ or sys.stderr
+            raise leaving.__context__ from None
+        raise
     return code if isinstance(code, int) else ExitCode.OK
 
 

@@ -45,7 +45,7 @@ THREE = (
 
 AT_80 = """\
 NODE    STATE             SEEN  GPU HELD    CPU       MEMORY  LOAD  JOBS
-node-0  up                0.4s     1.5/3  8/128  64/1024 GiB   0.3  12
+node-0  up               0.40s     1.5/3  8/128  64/1024 GiB   0.3  12
 node-1  up, cordoned:    1m05s       0/0  0/128   0/1024 GiB     -  9 9.1 9.2 +3
         bad fan
 

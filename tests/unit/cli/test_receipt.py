@@ -111,13 +111,13 @@ def test_a_history_tells_each_fact() -> None:
     assert lines == [
         "WHAT",
         "submitted by ann: train, tenant blue, queue default, 2 elements",
-        "1.5s element 1 placed on node-0 (0.5 GPUs) (incarnation 1)",
-        "0.5s task 12.1.0 started, pid 4711",
+        "1.5s gang 1 placed on node-0 (0.5 GPUs) (incarnation 1)",
+        "0.50s task 12.1.0 started, pid 4711",
         "1m00s task 12.1.0 failed after 1m00s: exit code 3",
-        "0s element 1 waits again: exit code 3 (counted as a restart, avoids node-0)",
-        "1.0s element 1 is being stopped: a node was lost",
+        "0s gang 1 waits again: exit code 3 (counted as a restart, avoids node-0)",
+        "1.0s gang 1 is being stopped: a node was lost",
         "1.0s task 12.1.0 lost: its node was lost, silent",
         "1.0s cancel asked for by ann",
-        "1.0s element 1 cancelled",
+        "1.0s gang 1 cancelled",
         "1.0s job cancelled: cancelled by ann",
     ]

@@ -18,8 +18,10 @@ NOON = 1_764_504_000.0  # 2025-11-30 12:00:00 UTC, a Sunday
         (None, "-"),
         (-3.0, "0s"),
         (0.0, "0s"),
-        (0.04, "0s"),
-        (0.42, "0.4s"),
+        (0.004, "0s"),
+        (0.04, "0.04s"),
+        (0.42, "0.42s"),
+        (0.996, "1.0s"),
         (9.94, "9.9s"),
         (9.96, "10s"),
         (59.4, "59s"),
@@ -78,6 +80,7 @@ def test_amounts() -> None:
     assert units.percent(None) == "-"
     assert units.gpu_hours(0.0) == "0.00"
     assert units.gpu_hours(0.0012) == "0.0012"
+    assert units.gpu_hours(0.00001) == "<0.0001"
     assert units.gpu_hours(12.345) == "12.35"
     assert units.gpu_hours(1234.5) == "1234"
     assert units.counted(1, "node") == "1 node"

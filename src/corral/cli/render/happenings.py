@@ -18,7 +18,7 @@ def told(fact: events.Event) -> str:
 
 def exit_words(exit_: TaskExit) -> str:
     """Return how a task ended: ``exit code 3``, ``signal 9``, ``ran into max_duration``."""
-    parts = [] if exit_.cause in {Cause.EXITED, Cause.SIGNAL} else [_CAUSES.get(exit_.cause, exit_.cause.value)]
+    parts = [cause_words(exit_.cause)] if cause_words(exit_.cause) else []
     if exit_.exit_code is not None:
         parts.append(f"exit code {exit_.exit_code}")
     if exit_.signal is not None:
@@ -26,6 +26,11 @@ def exit_words(exit_: TaskExit) -> str:
     if exit_.message:
         parts.append(exit_.message)
     return ", ".join(parts) or exit_.cause.value
+
+
+def cause_words(cause: Cause) -> str:
+    """Return a cause in words; nothing for the usual ones, which an exit code or a signal tells."""
+    return _CAUSES.get(cause, "")
 
 
 _CAUSES = {
@@ -68,7 +73,7 @@ def _placed(fact: events.GangPlaced) -> str:
 
 
 def _whom(fact: Any) -> str:
-    return f"element {fact.gang}" if fact.gang else "job"
+    return f"gang {fact.gang}"
 
 
 def _task(fact: Any) -> str:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from rich.console import RenderableType
 from rich.text import Text
 
+from corral.cli.render.happenings import cause_words
 from corral.cli.render.layout import Column, stack, state, table
 from corral.cli.render.units import NOTHING, duration, milli
-from corral.model.job import JobState
+from corral.model.job import Cause, JobState
 from corral.model.report import JobRows, JobSummary
 
 NODES_SHOWN = 2
@@ -71,8 +72,15 @@ def state_words(job: JobSummary, reason: str) -> str:
         word = ", ".join(parts) if not job.state.ended or len(parts) > 1 else word
     elif job.is_array:
         word = f"{word} ({job.elements} elements)"
-    told = reason or ("" if job.state is JobState.SUCCEEDED else job.message)
+    told = reason or (job.message if not job.state.ended else _why_ended(job))
     return f"{word}: {told}" if told else word
+
+
+def _why_ended(job: JobSummary) -> str:
+    """Return why a job failed, when its exit code does not tell."""
+    if job.state is not JobState.FAILED or job.exit_cause is None:
+        return job.message if job.state is JobState.FAILED else ""
+    return cause_words(Cause(job.exit_cause)) if job.exit_cause in set(Cause) else job.exit_cause
 
 
 def gpus_words(job: JobSummary) -> str:

@@ -27,7 +27,10 @@ def receipt(found: Receipt, *, zone: tzinfo | None = None) -> RenderableType:
         ("ended", stamp(found.ended_at, zone)),
         ("waited", duration(found.waited_s)),
         ("ran", duration(found.ran_s)),
-        ("GPU-hours", gpu_hours(found.gpu_hours) + (" (simulated devices)" if found.simulated else "")),
+        (
+            "GPU-hours",
+            gpu_hours(found.gpu_hours) + (" (simulated devices)" if found.simulated and found.gpu_hours else ""),
+        ),
         ("lost work", f"{gpu_hours(found.lost_gpu_hours)} GPU-hours" + _lost_share(found)),
         ("idle share", "not measured" if found.idle_share is None else percent(found.idle_share)),
         ("restarts", f"{found.restarts}, and {counted(found.moves, 'move')} that no fault of the job caused"),

@@ -13,12 +13,15 @@ NOTHING = "-"
 
 
 def duration(seconds: float | None) -> str:
-    """Return a length of time in at most two units: ``4.2s``, ``45s``, ``3m12s``, ``2h05m``, ``3d04h``.
+    """Return a length of time in at most two units: ``0.04s``, ``4.2s``, ``45s``, ``3m12s``, ``2h05m``, ``3d04h``.
 
     Rounded to what is shown; a negative length (clocks that disagree) is shown as ``0s``, ``None`` as ``-``.
     """
     if seconds is None:
         return NOTHING
+    hundredths = round(max(seconds, 0.0) * 100)
+    if 0 < hundredths < 100:
+        return f"{hundredths / 100:.2f}s"
     tenths = round(max(seconds, 0.0) * 10)
     if 0 < tenths < 100:
         return f"{tenths / 10:.1f}s"
@@ -121,8 +124,8 @@ def amount_words(amount: Amount) -> str:
 
 def gpu_hours(hours: float) -> str:
     """Return GPU-hours with a sensible number of digits."""
-    if hours and hours < 0.01:
-        return f"{hours:.4f}"
+    if 0 < hours < 0.01:
+        return f"{hours:.4f}" if hours >= 0.00005 else "<0.0001"
     return f"{hours:.2f}" if hours < 100 else f"{hours:.0f}"
 
 
