@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -35,7 +33,7 @@ SHIM_PATIENCE_S = 10.0
 SWEEP_AGAIN_S = 2.0
 USAGE_PER_BEAT = 64
 
-Release = Callable[[Running, frozenset[int]], "asyncio.Future[str | None] | None"]
+Verify = Callable[[tuple[DeviceId, ...], frozenset[int], Callable[[str | None], None]], None]
 
 
 class Runner:
@@ -51,15 +49,16 @@ class Runner:
         preparer: Preparer,
         members: Members,
         tell: Callable[[Input], None],
-        release: Release,
+        verify: Verify,
+        held: dict[DeviceId, int],
     ) -> None:
-        """``release`` returns a future of what an ended task's devices still hold, ``None`` when it holds none."""
-        self.held: dict[DeviceId, int] = {}
+        """``verify`` calls back when an ended task's devices are free, or with what they still hold."""
+        self.held = held
         self._config = config
         self._preparer = preparer
         self._members = members
         self._tell = tell
-        self._release = release
+        self._verify = verify
         self._running: dict[str, Running] = {}
         self._forks = ForkLink(config.fork_socket)
         self._socket = NotifySocket(config.notify_socket, self._on_news)
@@ -294,7 +293,8 @@ class Runner:
             f"; {killed} processes that it left were killed" if killed else ""
         )
         cause = Cause.SHIM_LOST
-        if running.stop is not None:
+        # A peer's end stops the gang, often before this death is seen: it must not hide that the shim was lost.
+        if running.stop is not None and running.stop.reason != Cause.GANG_STOPPED:
             cause, message = Cause(running.stop.reason), f"stopped; {message}"
         shim = taskdir.read_shim(running.directory)
         exit_ = TaskExit(
@@ -311,21 +311,11 @@ class Runner:
         if running.marker not in self._running:
             return
         pids = self._drop(running)
-        pending = self._release(running, pids)
-        if pending is None:
-            self._finish(running, exit_)
-        else:
-            pending.add_done_callback(lambda done: self._released(running, exit_, done))
+        self._verify(running.devices, pids, lambda problem: self._finish(running, exit_, problem))
 
-    def _released(self, running: Running, exit_: TaskExit, done: asyncio.Future[str | None]) -> None:
-        if done.cancelled():
-            return
-        problem = done.result()
+    def _finish(self, running: Running, exit_: TaskExit, problem: str | None) -> None:
         if problem is not None:
             exit_ = replace(exit_, message="; ".join(part for part in (exit_.message, problem) if part))
-        self._finish(running, exit_)
-
-    def _finish(self, running: Running, exit_: TaskExit) -> None:
         self._preparer.give_back(running.cpus, running.cpus_milli)
         self._tell(TaskFinished(running.task, running.incarnation, exit_))
 
@@ -350,15 +340,6 @@ class Runner:
             write_lease(running.path / taskdir.LEASE, order.deadline_boottime_s)
         except OSError as error:
             _log.error("the lease of task %s cannot be extended: %s", running.marker, error)
-
-    def acknowledge(self, marker: str) -> Path:
-        """Mark a task's directory as one that the journal no longer needs; return it."""
-        directory = self._config.tasks_dir / marker
-        try:
-            os.close(os.open(directory / taskdir.ACKNOWLEDGED, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
-        except OSError as error:
-            _log.warning("task %s cannot be marked as acknowledged: %s", marker, error)
-        return directory
 
     def usage(self) -> tuple[Usage, ...]:
         """Return samples of running tasks: all of them, or in turn where there are very many."""

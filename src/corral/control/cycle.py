@@ -59,7 +59,7 @@ class Cycle:
         if not book.waiting.unbid:
             return
         wanting = {job.spec.tenant for job in map(book.state.jobs.get, book.waiting.unbid) if job is not None}
-        due = due_shares(standings, wanting)
+        due = due_shares(standings, wanting, capacity=book.board.capacity)
         for name in list(book.waiting.unbid):
             job = book.state.jobs.get(name)
             if job is None:

@@ -139,7 +139,7 @@ def tenants(core: ControlCore, now: float) -> tuple[TenantReport, ...]:
                 running[job.spec.tenant] = running.get(job.spec.tenant, 0) + 1
             elif not gang.state.ended:
                 pending[job.spec.tenant] = pending.get(job.spec.tenant, 0) + 1
-    due = due_shares(standings, set(running) | set(pending))
+    due = due_shares(standings, set(running) | set(pending), capacity=book.board.capacity)
     return tuple(
         TenantReport(
             tenant=standing.tenant,

@@ -152,7 +152,7 @@ def first_failure(gang: Gang) -> Task | None:
     """Return the rank that broke the gang, ``None`` when no rank ended other than well.
 
     Ranks that were killed because the gang was being stopped count only when there is no other. Losses of node,
-    device or lease come before exits; then the earliest end, then the lowest rank.
+    device, lease or shim come before exits; then the earliest end, then the lowest rank.
     """
     failed = [task for task in gang.tasks if task.state.ended and task.state is not TaskState.SUCCEEDED]
     if not failed:
@@ -162,7 +162,7 @@ def first_failure(gang: Gang) -> Task | None:
 
 def _blame(task: Task) -> tuple[int, float, int]:
     cause = _cause(task)
-    order = 2 if cause is Cause.GANG_STOPPED else 0 if cause in _LOSSES else 1
+    order = 2 if cause is Cause.GANG_STOPPED else 0 if cause in _LOSSES or cause is Cause.SHIM_LOST else 1
     at = task.exit.ended_at if task.exit is not None and task.exit.ended_at is not None else task.ended_at
     return order, at if at is not None else float("inf"), task.rank
 

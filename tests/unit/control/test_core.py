@@ -77,13 +77,14 @@ def test_a_failed_rank_stops_the_others_and_the_gang_is_tried_again_once() -> No
     assert [(row.state, row.restarts, row.exit_code) for row in world.finished] == [("failed", 1, 5)]
 
 
-def test_a_lost_shim_moves_the_gang_without_charge_though_its_peer_failed_first() -> None:
+@pytest.mark.parametrize("loss", [Cause.NODE_LOST, Cause.SHIM_LOST, Cause.DEVICE_FAILED])
+def test_a_loss_moves_the_gang_without_charge_though_its_peer_failed_first(loss: Cause) -> None:
     world = World(n1=4, n2=4)
     world.submit(JobAsk(argv=("train",), gpu_milli=4000, num_nodes=2, max_restarts=0))
     for rank in (0, 1):
         world.start("1", rank=rank)
     world.end("1", rank=0, code=1)
-    world.end("1", rank=1, cause=Cause.NODE_LOST)
+    world.end("1", rank=1, cause=loss)
     gang = world.job("1").gangs[0]
     assert (gang.restarts, gang.moves, gang.incarnation) == (0, 1, 2)
 
