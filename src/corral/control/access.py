@@ -86,6 +86,9 @@ class Access:
         live = self._shell.core.book.state.jobs.get(number)
         if live is not None:
             return (live, True) if tenant in (None, live.spec.tenant) else (None, True)
+        leaving = self._shell.core.book.leaving.get(number)
+        if leaving is not None:
+            return (leaving, False) if tenant in (None, leaving.spec.tenant) else (None, False)
         row = await self._shell.read(self._store.finished_job, number)
         if row is None or tenant not in (None, row.tenant):
             return None, False

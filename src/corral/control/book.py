@@ -78,6 +78,7 @@ class Book:
         self.masters = Masters(factory, epoch)
         self.observed = Observed()
         self.dirty = True
+        self.leaving: dict[JobId, Job] = {}
         self._facts: list[Fact] = []
         self._commands: list[ControllerSays] = []
         self._finished: list[FinishedJob] = []
@@ -98,6 +99,11 @@ class Book:
         for collected in (self._facts, self._commands, self._finished, self._usage, self._fences):
             collected.clear()
         return outcome
+
+    def durable(self, finished: Iterable[FinishedJob]) -> None:
+        """Let go of the finished jobs whose rows are in the store; until then they are found in ``leaving``."""
+        for row in finished:
+            self.leaving.pop(row.id, None)
 
     def send(self, command: ControllerSays) -> None:
         """Send a command once the facts so far are durable."""
@@ -210,6 +216,7 @@ class Book:
         self.send(Acknowledge(node=placement.node, epoch=self.epoch, task=key, incarnation=fact.incarnation))
 
     def _job_ended(self, job: Job) -> None:
+        self.leaving[job.id] = job
         self._finished.append(finished_row(job, self.observed.forget_job(job.id)))
         host = self.masters.forget(job.id)
         if host is not None and host.node is not None:

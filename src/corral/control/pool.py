@@ -121,15 +121,19 @@ class ControllerPool:
         """Return live and/or finished jobs, newest first."""
         tenant = scope(who) or query.tenant
         state = self._shell.core.book.state
-        mine = [j for j in reversed(state.jobs.values()) if tenant in (None, j.spec.tenant)]
+        mine = [j for j in state.jobs.values() if tenant in (None, j.spec.tenant)]
+        leaving = [j for j in self._shell.core.book.leaving.values() if tenant in (None, j.spec.tenant)]
+        in_memory = [*(mine if live else ()), *(leaving if finished else ())]
         before = query.before
-        picked = [j for j in mine if live and _matches(j, query) and (before is None or int(j.id) < before)]
+        picked = [j for j in in_memory if _matches(j, query) and (before is None or int(j.id) < before)]
         page = sorted(picked, key=lambda j: -int(j.id))[: query.limit + 1]
         if finished and len(page) <= query.limit:
             rows = await self._shell.read(
                 self._store.finished_jobs, replace(query, tenant=tenant, limit=query.limit + 1)
             )
-            page = sorted([*page, *map(listed_job, rows)], key=lambda j: -int(j.id))
+            known = {j.id for j in page}
+            page += [listed_job(row) for row in rows if row.id not in known]
+            page.sort(key=lambda j: -int(j.id))
         more = len(page) > query.limit
         page = page[: query.limit]
         return JobPage(tuple(page), int(page[-1].id) if more else None, len(mine))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -33,6 +34,7 @@ SNAPSHOT_ENTRIES = 4_000
 PRUNE_S = 3_600.0
 ANSWER_LEAVES_S = 0.02
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 class _Letter(msgspec.Struct):
@@ -111,7 +113,7 @@ class ControlShell:
                 if self._inbox:
                     self._bell.set()
                 now = self.clock.now()
-                answers = [self.core.handle(now, letter.item) for letter in letters]
+                answers = [self._handle(now, letter) for letter in letters]
                 if loop.time() >= next_tick:
                     next_tick = loop.time() + TICK_S
                     self.core.tick(now)
@@ -122,6 +124,17 @@ class ControlShell:
             raise
         finally:
             self._give_up()
+
+    def _handle(self, now: float, letter: _Letter) -> Answer:
+        """Hand one input to the core. One that breaks the rules is refused or logged; the pool goes on."""
+        try:
+            return self.core.handle(now, letter.item)
+        except CorralError as error:
+            if letter.reply is None:
+                log.exception("%s was not taken in: %s", type(letter.item).__name__, error)
+                return None
+            letter.reply.set_exception(error)
+            return None
 
     def _give_up(self) -> None:
         problem = self.failure or Unavailable("the controller stopped")
@@ -169,6 +182,7 @@ class ControlShell:
         )
         entries = [JournalEntry(first + i, epoch, fact) for i, fact in enumerate(outcome.facts)]
         self.feed.publish(entries, self.core.book.state)
+        self.core.book.durable(outcome.finished)
 
     async def _fence(self, node: NodeId) -> None:
         proven = await self.engine.fence(node)
