@@ -131,7 +131,7 @@ class ControlShell:
             return self.core.handle(now, letter.item)
         except CorralError as error:
             if letter.reply is None:
-                log.exception("%s was not taken in: %s", type(letter.item).__name__, error)
+                log.exception("%s was not taken in", type(letter.item).__name__)
                 return None
             letter.reply.set_exception(error)
             return None
