@@ -26,12 +26,12 @@ from corral.model.offer import (
 from corral.model.resources import MILLI, Amount, Demand, Placement
 from corral.model.tenant import Queue, Quota, Tenant
 from corral.policy.config import SchedulingConfig
-from corral.policy.cursor import CLOSED, FOREVER, Cursor, TenantCursor
+from corral.policy.cursor import FOREVER, Cursor, TenantCursor
 from corral.policy.fairness import claim, within
 from corral.policy.feasibility import empty_fit
 from corral.policy.pending import Kind, PendingIndex, kind_of
 from corral.policy.placement import Wish, place
-from corral.policy.reservation import better, keeps_of, plan
+from corral.policy.reservation import Plan, better, constraints_of, plan
 from corral.policy.trial import Trial
 from corral.policy.verification import verify, verify_all
 
@@ -93,38 +93,51 @@ class _Round:
     # ---- reservations ----------------------------------------------------------------------------------------------
 
     def carry_over(self, reservations: Sequence[Reservation]) -> None:
-        """Start reserved gangs that fit now; keep or renew the reservations of the others."""
-        for old in reservations:
+        """Start reserved gangs that fit now; keep or renew the reservations of the others.
+
+        In their order: a gang may not delay those before it, nor the start times that those after it were promised.
+        """
+        left: list[tuple[Reservation, Candidate]] = []
+        for old in reservations[: self.config.reservations]:
             candidate = self.pending.get(old.key)
-            if candidate is None or self._bids_within_limits(candidate) == ():
+            if candidate is not None and self._bids_within_limits(candidate) and not self._overtaken(candidate):
+                left.append((old, candidate))
+        for i, (old, candidate) in enumerate(left):
+            others = [*self.reservations, *(later for later, _ in left[i + 1 :] if later.start_at is not None)]
+            self._protect(others)
+            bids = self._bids_within_limits(candidate)
+            if not bids or self._start(candidate):
                 continue
-            if self._overtaken(candidate) or self._start(candidate):
-                continue
-            new = plan(candidate, self.trial, self.holdings, self.reservations, self.now, self.config)
-            if new is not None and len(self.reservations) < self.config.reservations:
-                self._reserve(better(old, new, self.trial.offers, self.holdings, self.now, self.config))
+            new = self._plan(candidate, bids, others)
+            if new is not None:
+                self.reservations.append(better(old, new, self.trial.offers, self.holdings, self.now, self.config))
+                self.done.add(candidate.key)
+        self._protect(self.reservations)
+
+    def _protect(self, reservations: Sequence[Reservation]) -> None:
+        self.trial.constrain(constraints_of(reservations, self.trial, self.holdings))
 
     def _overtaken(self, candidate: Candidate) -> bool:
         """Return whether the same tenant has a candidate of higher priority that could use a reservation."""
         own = self._priority(candidate.queue, candidate.priority)
         for line in self.pending.lines(candidate.tenant):
             best = line.entries[0][4]
-            higher = self._priority(line.queue, best.priority) > own
-            if higher and self._needs_reservation(best) and self._bids_within_limits(best):
-                return True
+            if self._priority(line.queue, best.priority) > own:
+                bids = self._bids_within_limits(best)
+                if bids and self._needs_reservation(bids):
+                    return True
         return False
 
-    def _reserve(self, reservation: Reservation) -> None:
-        self.trial.keep(keeps_of(reservation, self.trial.offers, self.holdings))
-        self.reservations.append(reservation)
+    def _plan(self, candidate: Candidate, bids: Sequence[Bid], others: Sequence[Reservation]) -> Plan | None:
+        return plan(candidate, bids, self.trial, self.holdings, others, self.now, self.config)
 
-    def _needs_reservation(self, candidate: Candidate) -> bool:
-        """Return whether a candidate could wait for ever without one.
+    def _needs_reservation(self, bids: Sequence[Bid]) -> bool:
+        """Return whether a candidate with these bids could wait for ever without one.
 
         A single rank on one whole device does not, where all devices are held as wholes and none is idle for want of
         CPUs: the next device that comes free is enough for it, and the order of claims is its turn.
         """
-        for bid in candidate.bids:
+        for bid in bids:
             demand = bid.shape.demand
             if bid.shape.ranks > 1 or demand.gpu_milli != MILLI or self._shares_are_held():
                 return True
@@ -137,14 +150,6 @@ class _Round:
         if self._shares_held is None:
             self._shares_held = any(s.milli < MILLI for h in self.holdings for p in h.placements for s in p.devices)
         return self._shares_held
-
-    def _mask(self, candidate: Candidate, end: float) -> int:
-        """Return the reservations that bind who ends at ``end``; nobody is bound by its own."""
-        mask = 0
-        for i, kept in enumerate(self.reservations):
-            if kept.key != candidate.key and (kept.start_at is None or end > kept.start_at):
-                mask |= 1 << i
-        return mask
 
     # ---- filling ---------------------------------------------------------------------------------------------------
 
@@ -183,17 +188,17 @@ class _Round:
         if candidate.avoid and self._backs_off(candidate):
             cursor.hesitant = self._backs_off
             return
-        if len(self.reservations) < self.config.reservations and self._needs_reservation(candidate):
-            new = plan(candidate, self.trial, self.holdings, self.reservations, self.now, self.config)
+        if len(self.reservations) < self.config.reservations and self._needs_reservation(bids):
+            new = self._plan(candidate, bids, self.reservations)
             if new is not None:
-                self._reserve(new.reservation)
+                self.reservations.append(new.reservation)
+                self.done.add(candidate.key)
+                self._protect(self.reservations)
         if len(bids) < len(candidate.bids):
             # Others of the kind may have more room under their limits.
             cursor.closed = True
             return
-        end = self._end(candidate)
-        starts = [kept.start_at for kept in self.reservations if kept.key != candidate.key]
-        self._open_until[cursor.line.kind] = max((s for s in starts if s is not None and s < end), default=CLOSED)
+        self._open_until[cursor.line.kind] = self.trial.less_bound(self._end(candidate))
 
     def open_until(self, kind: Kind) -> float:
         """Return the time by which a candidate of this kind has to end to be worth a try in this round."""
@@ -204,7 +209,7 @@ class _Round:
 
     def _start(self, candidate: Candidate) -> bool:
         end = self._end(candidate)
-        mask = self._mask(candidate, end)
+        mask = self.trial.mask(end)
         avoided = frozenset(candidate.avoid)
         bids = self._bids_within_limits(candidate)
         for without in (avoided, frozenset[NodeId]()) if avoided else (avoided,):
@@ -218,7 +223,7 @@ class _Round:
         return False
 
     def _commit(self, candidate: Candidate, placements: tuple[Placement, ...], end: float) -> None:
-        self.trial.take(placements, end, [kept.start_at for kept in self.reservations])
+        self.trial.take(placements, end)
         self.allocations.append(Allocation(candidate.key, placements))
         self.done.add(candidate.key)
         declared = None if end == FOREVER else end

@@ -14,13 +14,13 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.model.ids import DeviceId, NodeId
-from corral.model.offer import Candidate, Holding, NodeOffer, Reservation
+from corral.model.offer import Bid, Candidate, Holding, NodeOffer, Reservation
 from corral.model.resources import MILLI, Placement
 from corral.policy.config import SchedulingConfig
 from corral.policy.cursor import FOREVER
 from corral.policy.feasibility import empty_fit, model_matches
 from corral.policy.placement import Wish, place
-from corral.policy.trial import Keep, Room, Trial
+from corral.policy.trial import Constraint, Keep, Room, Trial
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -89,6 +89,7 @@ class _Future:
 
 def plan(
     candidate: Candidate,
+    bids: Sequence[Bid],
     trial: Trial,
     holdings: Sequence[Holding],
     others: Sequence[Reservation],
@@ -97,10 +98,11 @@ def plan(
 ) -> Plan | None:
     """Return the earliest reservation for a gang next to the ``others``, ``None`` when even an empty pool is too small.
 
+    ``bids`` are those of the candidate's that its limits allow, best first.
     ``trial`` is the view of now (nothing is taken from it), ``holdings`` are all that hold something in it.
     """
     offers = trial.offers.values()
-    could = [b for b in candidate.bids if sum(empty_fit(o, b.shape.demand) for o in offers) >= b.shape.ranks]
+    could = [b for b in bids if sum(empty_fit(o, b.shape.demand) for o in offers) >= b.shape.ranks]
     if not could:
         return None
     wishes = [Wish.of(bid, config) for bid in could]
@@ -182,30 +184,63 @@ def better(old: Reservation, new: Plan, offers: Mapping[NodeId, NodeOffer], hold
     return fresh if new.expected_at - now < config.replan_ratio * old_wait else old
 
 
-def keeps_of(
-    reservation: Reservation, offers: Mapping[NodeId, NodeOffer], holdings: Sequence[Holding]
-) -> dict[NodeId, Keep]:
-    """Return what a reservation needs on its nodes beyond what is given back in time.
+def constraints_of(reservations: Sequence[Reservation], trial: Trial, holdings: Sequence[Holding]) -> list[Constraint]:
+    """Return what reservations need together: one constraint per known start, and one for those without.
 
-    In time are holders with a declared end not after the start; without a start, those that sit on kept devices.
+    At each known start, all that start until then need their placements, less what holders with a declared end give
+    back until then. Those without a start need theirs in addition and always, less what the holders give back whom
+    they wait for: those on their devices that are not free yet.
     """
+    offers = trial.offers
+    found: list[Constraint] = []
+    known = sorted({kept.start_at for kept in reservations if kept.start_at is not None})
+    for start in known:
+        due = [kept for kept in reservations if kept.start_at is not None and kept.start_at <= start]
+        back = [h for h in holdings if h.ends_at is not None and h.ends_at <= start]
+        found.append(Constraint(start, start, _keeps(due, back, offers)))
+    open_ = [kept for kept in reservations if kept.start_at is None]
+    if open_:
+        last = known[-1] if known else -FOREVER
+        devices = _awaited(open_, trial)
+        back = [
+            h
+            for h in holdings
+            if (h.ends_at is not None and h.ends_at <= last)
+            or any(share.uuid in devices for p in h.placements for share in p.devices)
+        ]
+        found.append(Constraint(-FOREVER, last, _keeps(reservations, back, offers)))
+    return found
+
+
+def _awaited(reservations: Sequence[Reservation], trial: Trial) -> set[DeviceId]:
+    """Return the kept devices on which less is free now than is kept."""
+    needed: dict[DeviceId, int] = {}
+    for kept in reservations:
+        for placement in kept.placements:
+            for share in placement.devices:
+                needed[share.uuid] = needed.get(share.uuid, 0) + share.milli
+    found: set[DeviceId] = set()
+    for node in sorted({p.node for kept in reservations for p in kept.placements} & trial.offers.keys()):
+        room = trial.room(node)
+        for device, free in zip(room.offer.devices, room.free, strict=True):
+            if free < needed.get(device.uuid, 0):
+                found.add(device.uuid)
+    return found
+
+
+def _keeps(
+    reservations: Iterable[Reservation], given_back: Iterable[Holding], offers: Mapping[NodeId, NodeOffer]
+) -> dict[NodeId, Keep]:
     keeps: dict[NodeId, Keep] = {}
-    for placement in reservation.placements:
-        offer = offers.get(placement.node)
-        if offer is not None:
-            keep = keeps.get(placement.node)
-            if keep is None:
-                keep = keeps[placement.node] = Keep(len(offer.devices))
-            keep.change(offer, placement, 1)
-    devices = {share.uuid for p in reservation.placements for share in p.devices}
-    start = reservation.start_at
-    for holding in holdings:
-        if start is not None:
-            in_time = holding.ends_at is not None and holding.ends_at <= start
-        else:
-            in_time = any(share.uuid in devices for p in holding.placements for share in p.devices)
-        if not in_time:
-            continue
+    for kept in reservations:
+        for placement in kept.placements:
+            offer = offers.get(placement.node)
+            if offer is not None:
+                keep = keeps.get(placement.node)
+                if keep is None:
+                    keep = keeps[placement.node] = Keep(len(offer.devices))
+                keep.change(offer, placement, 1)
+    for holding in given_back:
         for placement in holding.placements:
             keep = keeps.get(placement.node)
             if keep is not None:

@@ -58,7 +58,7 @@ class Room:
 
 
 class Keep:
-    """What one reservation still lacks on one node: below 0 where more than enough will be given back in time."""
+    """What reservations still lack on one node: below 0 where more than enough will be given back in time."""
 
     __slots__ = ("cpus_milli", "devices", "memory_mib")
 
@@ -68,7 +68,7 @@ class Keep:
         self.memory_mib = 0
 
     def change(self, offer: NodeOffer, placement: Placement, sign: int) -> None:
-        """Add (1) what the reservation needs, or subtract (-1) what a holder gives back in time."""
+        """Add (1) what a reservation needs, or subtract (-1) what a holder gives back in time."""
         self.cpus_milli += sign * placement.cpus_milli
         self.memory_mib += sign * placement.memory_mib
         for share in placement.devices:
@@ -77,13 +77,27 @@ class Keep:
                     self.devices[i] += sign * share.milli
 
 
+class Constraint:
+    """What has to stay free for reservations from those who end after ``binds_after`` (seconds since the epoch).
+
+    Who ends until ``gives_until`` gives back in time, so that what it takes is not missing.
+    """
+
+    __slots__ = ("binds_after", "gives_until", "keeps")
+
+    def __init__(self, binds_after: float, gives_until: float, keeps: dict[NodeId, Keep]) -> None:
+        self.binds_after = binds_after
+        self.gives_until = gives_until
+        self.keeps = keeps
+
+
 class Trial:
-    """A mutable trial copy of the pool. ``mask`` has bit ``i`` set when reservation ``i`` binds the question."""
+    """A mutable trial copy of the pool. ``mask`` has bit ``i`` set when constraint ``i`` binds the question."""
 
     def __init__(self, nodes: Sequence[NodeOffer]) -> None:
         self.offers: dict[NodeId, NodeOffer] = {offer.node: offer for offer in nodes}
         self._rooms: dict[NodeId, Room] = {}
-        self._keeps: list[dict[NodeId, Keep]] = []
+        self._constraints: list[Constraint] = []
         self._tables: dict[tuple[Demand, str | None, int], dict[NodeId, int]] = {}
         self._models: tuple[str, ...] | None = None
 
@@ -103,15 +117,13 @@ class Trial:
             else Room(known.offer, known.free.copy(), known.cpus_milli, known.memory_mib)
         )
         if mask:
-            for i, keeps in enumerate(self._keeps):
-                keep = keeps.get(node) if mask >> i & 1 else None
-                if keep is not None:
-                    room.cpus_milli -= max(0, keep.cpus_milli)
-                    room.memory_mib -= max(0, keep.memory_mib)
-                    room.free = [
-                        max(0, free - kept) if kept > 0 else free
-                        for free, kept in zip(room.free, keep.devices, strict=True)
-                    ]
+            keeps = [c.keeps[node] for i, c in enumerate(self._constraints) if mask >> i & 1 and node in c.keeps]
+            if keeps:
+                # Constraints are about different times: each has to hold, so the largest counts, not the sum.
+                room.cpus_milli -= max(0, *(keep.cpus_milli for keep in keeps))
+                room.memory_mib -= max(0, *(keep.memory_mib for keep in keeps))
+                for i, free in enumerate(room.free):
+                    room.free[i] = max(0, free - max(0, *(keep.devices[i] for keep in keeps)))
         return room
 
     def fits(self, demand: Demand, exact: str | None = None, mask: int = 0) -> dict[NodeId, int]:
@@ -126,16 +138,13 @@ class Trial:
                     table[node] = fit
         return table
 
-    def take(self, placements: Iterable[Placement], end: float, starts: Sequence[float | None] = ()) -> None:
-        """Take placements that end at ``end``; reservations that start later count them as given back in time.
-
-        ``starts`` are the start times of the reservations whose keeps were added, in order.
-        """
+    def take(self, placements: Iterable[Placement], end: float) -> None:
+        """Take placements that end at ``end``; constraints by which that is in time count them as given back."""
         for placement in placements:
             self._own(placement.node).change(placement, -1)
-            for keeps, start in zip(self._keeps, starts, strict=True):
-                keep = keeps.get(placement.node)
-                if keep is not None and start is not None and end <= start:
+            for constraint in self._constraints:
+                keep = constraint.keeps.get(placement.node)
+                if keep is not None and end <= constraint.gives_until:
                     keep.change(self.offers[placement.node], placement, -1)
             self._refresh(placement.node)
 
@@ -154,9 +163,18 @@ class Trial:
         other._models = self._models
         return other
 
-    def keep(self, keeps: dict[NodeId, Keep]) -> None:
-        """Protect what the next reservation needs from those whom it binds."""
-        self._keeps.append(keeps)
+    def constrain(self, constraints: list[Constraint]) -> None:
+        """Protect what reservations need, in place of what was protected before."""
+        self._constraints = constraints
+        self._tables = {key: table for key, table in self._tables.items() if key[2] == 0}
+
+    def mask(self, end: float) -> int:
+        """Return which constraints bind who ends at ``end``."""
+        return sum(1 << i for i, c in enumerate(self._constraints) if end > c.binds_after)
+
+    def less_bound(self, end: float) -> float:
+        """Return the end until which fewer constraints bind than at ``end``, minus infinity when there is none."""
+        return max((c.binds_after for c in self._constraints if c.binds_after < end), default=float("-inf"))
 
     def _own(self, node: NodeId) -> Room:
         room = self._rooms.get(node)
