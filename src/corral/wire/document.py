@@ -116,11 +116,12 @@ class Checked(NamedTuple):
 
 
 class Problems:
-    """Collects what is wrong, so that one reading reports every mistake."""
+    """Collects what is wrong, so that one reading reports every mistake: the first 20 are kept, all are counted."""
 
     def __init__(self, checked: Checked) -> None:
         self.checked = checked
         self.found: list[Refusal] = []
+        self.count = 0
         self._places: list[tuple[int, int]] = []
 
     def add(self, kind: type[CorralError], node: Node | None, path: str, message: str, hint: str | None = None) -> None:
@@ -131,6 +132,7 @@ class Problems:
             where = f"{self.checked.source}:{node.line}:{node.column}" if node and placed else self.checked.source
         name = self.checked.names.get(path, path) or None
         refusal = Refusal(kind.code, message, name, hint, where)
+        self.count += 1
         if len(self.found) < PROBLEMS_MAX and refusal not in self.found:
             self.found.append(refusal)
             self._places.append((node.line, node.column) if node else (0, 0))

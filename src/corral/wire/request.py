@@ -123,7 +123,7 @@ _RENAMED = {
 def ask_of_node(root: Node, problems: Problems, *, path: str = "", user: bool = False) -> JobAsk | None:
     """Read one job; note what is wrong and return ``None`` then. ``user`` allows the field ``user`` (HTTP only)."""
     known = (*FIELDS, "user") if user else tuple(FIELDS)
-    before = len(problems.found)
+    before = problems.count
     if root.kind != "map":
         problems.add(InvalidField, root, path, f"a job must be a mapping of fields, not {root.described()}")
         return None
@@ -140,10 +140,10 @@ def ask_of_node(root: Node, problems: Problems, *, path: str = "", user: bool = 
         problems.add(
             MissingField, fields["run"][1] if "run" in fields else root, f"{prefix}run", "is missing", "say what to run"
         )
-    if len(problems.found) > before:
+    if problems.count > before:
         return None
     _check_elements(told, fields, problems, prefix)
-    return None if len(problems.found) > before else _assembled(told)
+    return None if problems.count > before else _assembled(told)
 
 
 def _check_elements(

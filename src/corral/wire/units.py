@@ -19,7 +19,7 @@ INDEX_MAX = 1_000_000_000
 ELEMENTS_MAX = 10_000
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
-_PARTS = re.compile(rf"({_NUMBER})(ms|w|d|h|m|s|weeks?|days?|hours?|hrs?|mins?|minutes?|secs?|seconds?)\s*")
+_PARTS = re.compile(rf"({_NUMBER})\s*(weeks?|days?|hours?|hrs?|minutes?|mins?|seconds?|secs?|ms|w|d|h|m|s)\s*")
 _SECONDS = {"w": 604_800.0, "d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
 _CLOCK = re.compile(r"(?:([0-9]+)-)?([0-9]+):([0-9]{1,2}):([0-9]{1,2})")
 _MEMORY = re.compile(rf"({_NUMBER})\s*([a-z]*)")
