@@ -32,10 +32,21 @@ def fill(store: SqliteStore, epoch: int, last: int) -> tuple[int, StateUnusable]
             return last, error
 
 
+def refusal(directory: Path) -> str:
+    """Return why no store can be made here."""
+    try:
+        SqliteStore(directory / "corral.db").open()
+    except StateUnusable as error:
+        return error.code
+    return ""
+
+
 def main(directory: Path, how: str) -> dict[str, object]:
-    ballast = directory / "ballast"
+    ballast, unmade = directory / "ballast", "STORE_FULL"
     if how == "mounted":
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", directory], check=True)
+        ballast.write_bytes(b"b" * 2_000_000)
+        unmade = refusal(directory)
         ballast.write_bytes(b"b" * 800_000)
     else:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -63,6 +74,7 @@ def main(directory: Path, how: str) -> dict[str, object]:
     return {
         "last": last,
         "message": str(error),
+        "unmade": unmade,
         "refused": refused,
         "read_while_full": read_while_full,
         "went_on": after == last + 1,

@@ -47,6 +47,7 @@ def test_a_full_disk_refuses_keeps_everything_and_goes_on_when_there_is_space(
     assert told["last"] > 50
     assert set(told["refused"]) == {"STORE_FULL" if how == "mounted" else "STATE_UNUSABLE"}
     assert words in told["message"]
+    assert told["unmade"] == "STORE_FULL"
     assert told["read_while_full"] == told["last"]
     assert told["went_on"]
     assert told["in_order"]
