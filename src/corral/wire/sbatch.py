@@ -132,7 +132,10 @@ def _take(words: list[str], number: int, problems: Problems) -> Option | None:
     if name not in VALUED:
         near = nearest(name.lstrip("-"), (*VALUED, *FLAGS, *OPTIONAL))
         hint = f"did you mean --{near}?" if near else None
-        _note(problems, UnknownField, number, shown(word)[1:-1], "is not an option of sbatch", hint)
+        written = shown(word.partition("=")[0])[1:-1]
+        _note(problems, UnknownField, number, written, "is not an option of sbatch", hint)
+        while words and not words[0].startswith("-"):
+            words.pop(0)
         return None
     if value is None:
         if not words:
@@ -348,6 +351,12 @@ def _root(document: Mapping[str, object], options: list[Option]) -> Node:
     root.line = root.column = 1
     lines = {_FIELDS[option.name]: option.line for option in options if option.name in _FIELDS}
     for key, value in root.pairs:
-        key.line = value.line = lines.get(key.text, 1)
-        key.column = value.column = 1
+        _place(key, lines.get(key.text, 1))
+        _place(value, lines.get(key.text, 1))
     return root
+
+
+def _place(node: Node, line: int) -> None:
+    node.line, node.column = line, 1
+    for child in (*node.items, *(part for pair in node.pairs for part in pair)):
+        _place(child, line)
