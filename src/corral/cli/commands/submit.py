@@ -72,7 +72,12 @@ def _asks(files: Sequence[str], program: Sequence[str] | None, flags: Mapping[st
         raise MissingField(
             "there is nothing to submit", hint="corral submit job.yaml, or corral submit --gpus 1 -- python train.py"
         )
-    from corral.wire.jobfile import load_job_file
+    from corral.wire.jobfile import load_any
 
-    asks = [ask for file in files for ask in load_job_file(file)]
+    asks: list[JobAsk] = []
+    for file in files:
+        found, ignored = load_any(file, environment=os.environ)
+        asks += found
+        for line in ignored:
+            note(f"{file}: {line}")
     return with_flags(asks, flags, os.environ, here)
