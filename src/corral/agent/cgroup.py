@@ -47,6 +47,12 @@ class CgroupSupport:
         self.controllers = controllers
         self.missing = missing
 
+    def describe(self) -> str:
+        """Return in one line what is enforced how: for people."""
+        works = ", ".join(f"{role} (v{place.version})" for role, place in sorted(self.controllers.items()))
+        lacks = "; ".join(f"no {role}: {reason}" for role, reason in sorted(self.missing.items()))
+        return "; ".join(part for part in (works, lacks) if part)
+
     def for_task(
         self,
         marker: str,

@@ -322,12 +322,15 @@ def _run(path: str) -> None:
         os.unlink(path)
 
 
-def _restart_light(arguments: list[str]) -> None:
-    """Start this program anew without site-packages and environment: what they load would be copied for every task."""
+def light_command(path: str) -> tuple[list[str], dict[str, str]]:
+    """Return arguments and environment of a fork server at the absolute ``path`` without site-packages.
+
+    What those load would be copied for every task.
+    """
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    command = [sys.executable, "-S", "-P", "-m", "corral.agent.forkserver", *arguments]
+    command = [sys.executable, "-S", "-P", "-m", "corral.agent.forkserver", "--socket", path]
     # Symbols that the loader binds at the start need not be bound again by every fork.
-    os.execve(sys.executable, command, {"PYTHONPATH": root, "LD_BIND_NOW": "1"})  # noqa: S606
+    return command, {"PYTHONPATH": root, "LD_BIND_NOW": "1"}
 
 
 def main(arguments: list[str]) -> int:
@@ -336,7 +339,8 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: python -m corral.agent.forkserver --socket PATH\n")
         return 2
     if not sys.flags.no_site:
-        _restart_light(["--socket", os.path.abspath(arguments[1])])
+        command, environment = light_command(os.path.abspath(arguments[1]))
+        os.execve(command[0], command, environment)  # noqa: S606 -- this program itself
     try:
         _run(arguments[1])
     except OSError as error:

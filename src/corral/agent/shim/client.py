@@ -6,11 +6,11 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from corral.agent.forkserver import light_command
 from corral.model.errors import EngineFault
 
 _RECEIVE_BYTES = 1 << 16
@@ -90,11 +90,6 @@ class ForkClient:
         return EngineFault(f"the fork server at {self._path} cannot be used: {why}")
 
 
-def command(path: Path) -> list[str]:
-    """Return the command line that starts a fork server listening at ``path``."""
-    return [sys.executable, "-m", "corral.agent.forkserver", "--socket", str(path)]
-
-
 def start(path: Path, *, log: Path | None = None, timeout_s: float = 10.0) -> subprocess.Popen[bytes]:
     """Start a fork server in a session of its own and return it when it answers.
 
@@ -104,8 +99,9 @@ def start(path: Path, *, log: Path | None = None, timeout_s: float = 10.0) -> su
         timeout_s: How long it may take. Raises ``EngineFault`` after that, or when it ends instead.
     """
     with open(log or os.devnull, "ab") as said:  # noqa: PTH123 -- os.devnull is no Path
+        command, environment = light_command(str(path.absolute()))
         process = subprocess.Popen(
-            command(path), stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
         )
     deadline = time.monotonic() + timeout_s
     while True:

@@ -46,6 +46,9 @@ class LogWriter:
         """Move what is in the non-blocking ``pipe``; return whether there may be more."""
         moved = 0
         while moved < _PUMP_BYTES_MAX:
+            if self._size >= self._max_bytes + self._line_bytes_max:
+                # The disk was full when this was tried before.
+                self._rotate()
             self._write_held()
             room = self._max_bytes - self._size
             try:
@@ -88,7 +91,7 @@ class LogWriter:
 
     def _copy(self, pipe: int, room: int) -> int:
         """Move one piece through memory: up to the size of the file, and then on to the next line end."""
-        self._held = os.read(pipe, min(room, LINE_BYTES_MAX) if room > 0 else self._line_bytes_max)
+        self._held = os.read(pipe, min(room, LINE_BYTES_MAX) if room > 0 else room + self._line_bytes_max)
         count = len(self._held)
         self._write_held()
         return count
@@ -100,16 +103,19 @@ class LogWriter:
             if room > 0:
                 self._write(min(room, len(self._held)))
                 continue
-            end = self._held.find(b"\n") + 1
-            self._write(end or len(self._held))
-            if end or self._size >= self._max_bytes + self._line_bytes_max:
+            # The size is reached: on to the end of the line, but not for ever.
+            beyond = room + self._line_bytes_max
+            end = self._held.find(b"\n", 0, beyond) + 1
+            written = self._write(end or min(beyond, len(self._held)))
+            if written in (end, beyond):
                 self._rotate()
 
-    def _write(self, count: int) -> None:
+    def _write(self, count: int) -> int:
         written = os.write(self._file, self._held[:count])
         self._held = self._held[written:]
         self._size += written
         self.total_bytes += written
+        return written
 
     def _create(self, name: str) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC

@@ -125,7 +125,7 @@ class Shim:
                 lock.mark_done(self._spec.marker)
             lock.release()
         except OSError as error:
-            self._ending.settle(endings.SETUP_FAILED, f"setup failed: {error.strerror or error}")
+            self._ending.settle(endings.SETUP_FAILED, f"setup failed: {error.strerror}: {error.filename}")
         self._setup_s = linux.boottime_s() - began
         return self._ending.cause is None
 

@@ -1,0 +1,188 @@
+"""Ending a task from outside, asking it for a checkpoint, and limiting its time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+from corral.agent import processes
+from tests.contract.shim.shimworld import ShimWorld, child_of, gone, log_of, pid_in, shim_of, state_of
+from tests.waiting import wait_until
+
+DEAF = "trap '' TERM; echo deaf; while :; do sleep 0.05; done"
+
+SAVER = """
+import signal, sys, time
+signal.signal(signal.Signals[sys.argv[1]], lambda *_: print("saved", flush=True))
+print("up", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+def test_a_stop_gives_the_task_its_grace(world: ShimWorld) -> None:
+    handle = world.launch(script="trap 'echo saving; exit 9' TERM; echo up; while :; do sleep 0.05; done")
+    world.said(handle, "up")
+    assert handle.stop("preempted", 30)
+    status = world.end(handle)
+    assert (status["cause"], status["exit_code"], status["message"]) == ("preempted", 9, "stopped: preempted")
+    assert b"saving\n" in log_of(handle)
+
+
+def test_a_task_that_ignores_sigterm_is_killed(world: ShimWorld) -> None:
+    handle = world.launch(script=DEAF)
+    world.said(handle, "deaf")
+    assert handle.stop("cancelled", 0.3)
+    status = world.end(handle)
+    assert (status["cause"], status["exit_code"], status["signal"]) == ("cancelled", None, signal.SIGKILL)
+    assert status["ran_s"] >= 0.3
+
+
+def test_a_second_stop_shortens_the_first(world: ShimWorld) -> None:
+    handle = world.launch(script=DEAF.replace("''", "'echo heard'"))
+    world.said(handle, "deaf")
+    assert handle.stop("preempted", 3600)
+    world.said(handle, "heard")
+    assert handle.stop("cancelled", 3600)
+    assert handle.stop("cancelled", 0)
+    # The first reason stays: that is why it ended.
+    assert world.end(handle)["cause"] == "preempted"
+
+
+def test_sigterm_without_an_order_is_a_machine_going_down(world: ShimWorld) -> None:
+    handle = world.launch(argv=["sleep", "60"], grace_s=5)
+    child_of(handle)
+    os.kill(shim_of(handle), signal.SIGTERM)
+    status = world.end(handle)
+    assert (status["cause"], status["signal"]) == ("node-lost", signal.SIGTERM)
+
+
+def test_an_order_that_makes_no_sense_is_a_cancellation(world: ShimWorld) -> None:
+    handle = world.launch(argv=["sleep", "60"], grace_s=5)
+    child_of(handle)
+    (handle.directory / "stop.json").write_text('{"reason": ["?"], "grace_s": "soon"')
+    os.kill(shim_of(handle), signal.SIGTERM)
+    assert world.end(handle)["cause"] == "cancelled"
+
+
+def test_the_whole_tree_gets_sigterm(world: ShimWorld) -> None:
+    script = "(trap 'echo child ends; exit' TERM; echo up; while :; do sleep 0.05; done) & setsid sleep 61 & wait"
+    handle = world.launch(script=script)
+    world.said(handle, "up")
+    assert handle.stop("cancelled", 20)
+    status = world.end(handle)
+    assert status["cause"] == "cancelled"
+    assert b"child ends" in log_of(handle)
+
+
+def test_a_stopped_process_ends_within_its_grace(world: ShimWorld) -> None:
+    handle = world.launch(argv=["sleep", "60"])
+    pid = child_of(handle)
+    wait_until(lambda: world.event()["event"] == "started")
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: state_of(pid) == "T")
+    assert handle.stop("cancelled", 60)
+    assert world.end(handle)["signal"] == signal.SIGTERM
+
+
+def test_a_stop_before_anything_ran_lets_nothing_run(world: ShimWorld) -> None:
+    witness = world.directory / "ran"
+    handle = world.prepare(script=f"touch {witness}")
+    (handle.directory / "stop.json").write_text(json.dumps({"reason": "cancelled", "grace_s": 1}))
+    reply = world.client.launch(handle.directory)
+    assert reply.pid is not None
+    # Whatever the shim has come to by now: the order is not lost.
+    os.kill(reply.pid, signal.SIGTERM)
+    status = world.end(handle)
+    assert status["cause"] in ("cancelled", "exited")
+    assert witness.exists() == (status["started_at"] is not None)
+
+
+def test_a_stop_after_the_end_changes_nothing(world: ShimWorld) -> None:
+    handle = world.launch(script="exit 4")
+    world.end(handle)
+    wait_until(lambda: not handle.shim_lives())
+    assert not handle.stop("cancelled", 1)
+    assert (handle.status() or {})["exit_code"] == 4
+
+
+def test_the_time_is_limited(world: ShimWorld) -> None:
+    handle = world.launch(argv=["sleep", "60"], max_duration_s=0.4, grace_s=20)
+    status = world.end(handle)
+    assert (status["cause"], status["signal"]) == ("max-duration", signal.SIGTERM)
+    assert status["ran_s"] >= 0.3
+    assert status["message"] == "the maximum duration of 0.4 s is over"
+    assert log_of(handle) == b"corral: the maximum duration of 0.4 s is over\n"
+
+
+def test_the_time_limit_kills_who_ignores_it(world: ShimWorld) -> None:
+    status = world.run(script=DEAF, max_duration_s=0.3, grace_s=0.2)
+    assert (status["cause"], status["signal"]) == ("max-duration", signal.SIGKILL)
+
+
+def test_a_checkpoint_signal_reaches_a_program_that_awaits_it(world: ShimWorld) -> None:
+    handle = world.python(code=SAVER, arguments=("SIGUSR1",), checkpoint_signal="USR1")
+    world.said(handle, "up")
+    assert handle.checkpoint()
+    world.said(handle, "saved")
+    assert world.wait_event("checkpoint")["processes"] == 1
+
+
+def test_a_checkpoint_signal_goes_past_a_shell_that_would_die_of_it(world: ShimWorld) -> None:
+    script = 'python3 -S -c "$SAVER" SIGUSR2; echo after'
+    handle = world.launch(script=script, env={"SAVER": SAVER}, checkpoint_signal="SIGUSR2")
+    world.said(handle, "up")
+    assert handle.checkpoint()
+    world.said(handle, "saved")
+    assert handle.status() is None
+
+
+def test_a_checkpoint_signal_kills_nobody(world: ShimWorld) -> None:
+    handle = world.launch(argv=["sleep", "60"], checkpoint_signal="USR1")
+    child_of(handle)
+    assert handle.checkpoint()
+    assert world.wait_event("checkpoint")["processes"] == 0
+    assert not gone(child_of(handle))
+
+
+def test_without_a_checkpoint_signal_nothing_is_sent(world: ShimWorld) -> None:
+    handle = world.launch(script="trap 'echo got it; exit 1' USR1; echo up; while :; do sleep 0.02; done")
+    world.said(handle, "up")
+    assert handle.checkpoint()
+    assert handle.stop("cancelled", 10)
+    world.end(handle)
+    assert b"got it" not in log_of(handle)
+
+
+def test_the_tree_is_ended_when_the_main_process_is(world: ShimWorld) -> None:
+    daemon = (
+        "import os, sys, time\n"
+        "if os.fork(): os._exit(0)\n"
+        "os.setsid()\n"
+        "if os.fork(): os._exit(0)\n"
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "null = os.open('/dev/null', os.O_RDWR); [os.dup2(null, fd) for fd in (0, 1, 2)]\n"
+        "open(sys.argv[1], 'w').write(str(os.getpid()))\n"
+        "time.sleep(600)\n"
+    )
+    pids = world.directory / "pid"
+    handle = world.launch(
+        script=f'python3 -S -c "$DAEMON" {pids}; while [ ! -s {pids} ]; do sleep 0.01; done; exit 5',
+        env={"DAEMON": daemon},
+        grace_s=60,
+        orphan_grace_s=0.2,
+    )
+    pid = pid_in(pids)
+    status = world.end(handle)
+    assert (status["cause"], status["exit_code"]) == ("exited", 5)
+    assert gone(pid)
+
+
+def test_a_crowd_that_forks_all_the_time_is_ended(world: ShimWorld) -> None:
+    bomb = "trap '' TERM; f() { while :; do (sleep 0.01; sleep 0.01) & sleep 0.005; done; }; f & f & f & echo up; wait"
+    handle = world.launch(script=bomb, orphan_grace_s=0)
+    world.said(handle, "up")
+    assert handle.stop("cancelled", 0)
+    world.end(handle)
+    assert processes.with_environment({"CORRAL_TASK_DIR": str(handle.directory)}) == []
