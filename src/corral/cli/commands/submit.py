@@ -12,7 +12,7 @@ import typer
 from corral.cli.flags import ask_of_flags, with_flags
 from corral.cli.session import Session, note, print_json
 from corral.cli.tree import FreeCommand, Json, command, settings
-from corral.model.errors import MissingField, UsageError
+from corral.model.errors import JobFileUnreadable, MissingField, UsageError
 
 if TYPE_CHECKING:
     from corral.model.ask import JobAsk
@@ -76,6 +76,8 @@ def _asks(files: Sequence[str], program: Sequence[str] | None, flags: Mapping[st
 
     asks: list[JobAsk] = []
     for file in files:
+        if not Path(file).exists():
+            raise JobFileUnreadable("there is no such file", where=file, hint="a command goes after --")
         found, ignored = load_any(file, environment=os.environ)
         asks += found
         for line in ignored:
