@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-import time
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
@@ -79,6 +78,7 @@ class MemoryPool:
         self.token_rows: dict[str, Token] = {}
         self.cordoned = ""
         self.open_streams = 0
+        self.waiting = 0
         self.broken: Exception | None = None
         self.stopped_tasks: bool | None = None
         self.asked: list[JobAsk] = []
@@ -118,7 +118,7 @@ class MemoryPool:
     def _find(self, who: Principal, ref: str) -> Job:
         if self.broken is not None:
             raise self.broken
-        number = ref.split(".")[0]
+        number = ref.split(".", maxsplit=1)[0]
         job = self.all.get(number) or next((j for j in reversed(self.all.values()) if j.spec.name == ref), None)
         if job is None or (who.role is not Role.ADMIN and job.spec.tenant != who.tenant):
             raise NotFound(f"there is no job {ref}")
@@ -208,9 +208,16 @@ class MemoryPool:
         return [entry for entry, _ in self.facts if getattr(entry.fact, "job", None) == id_]
 
     async def wait(self, who: Principal, ref: str, timeout_s: float) -> Job:
-        job, deadline = self._find(who, ref), time.monotonic() + timeout_s
-        while not job.state.ended and (left := deadline - time.monotonic()) > 0:
-            await asyncio.wait([asyncio.ensure_future(self.changed.wait())], timeout=left)
+        job = self._find(who, ref)
+        self.waiting += 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not job.state.ended:
+                    await self.changed.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self.waiting -= 1
         return job
 
     async def changes(self, who: Principal, ref: str | None, after_seq: int | None) -> AsyncIterator[Change]:

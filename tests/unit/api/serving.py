@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
+from fastapi import FastAPI
 
 from corral.api.app import begin_stop, create_app
 from corral.ports.pool import Pool
@@ -19,11 +20,21 @@ from tests.waiting import wait_until
 class Served:
     """A pool that is being served."""
 
-    def __init__(self, pool: MemoryPool, url: str, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
-        self.pool = pool
+    def __init__(self, app: FastAPI, url: str, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+        self.app = app
         self.url = url
         self.stop = stop
         self._loop = loop
+
+    @property
+    def pool(self) -> MemoryPool:
+        """Return the pool that answers."""
+        pool: MemoryPool = self.app.state.pool
+        return pool
+
+    def use(self, pool: MemoryPool) -> None:
+        """Let another pool answer from now on."""
+        self.app.state.pool = pool
 
     def do(self, act: Callable[[], object]) -> None:
         """Run ``act`` in the server's event loop and wait for it."""
@@ -61,6 +72,6 @@ def served(pool: MemoryPool, port: int = 0, on_stop: Callable[[], None] | None =
         assert not thread.is_alive(), "the server did not stop"
 
     try:
-        yield Served(pool, f"http://127.0.0.1:{listening.getsockname()[1]}", loops[0], stop)
+        yield Served(app, f"http://127.0.0.1:{listening.getsockname()[1]}", loops[0], stop)
     finally:
         stop()

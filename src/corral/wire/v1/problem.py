@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from corral.model.errors import Category, CorralError, Refusal, by_code
+from corral.wire.document import printable
 from corral.wire.v1.base import Answer
 
 MEDIA_TYPE = "application/problem+json"
@@ -21,7 +22,7 @@ _STATUS_OF_CATEGORY = {
 
 
 class Detail(Answer):
-    """One thing that is wrong."""
+    """One thing that is wrong. All texts are one line and printable, whatever the request held."""
 
     code: str = Field(description="stable; programs match on it")
     message: str = Field(description="one line for people")
@@ -36,10 +37,10 @@ class Detail(Answer):
         kind = by_code().get(refusal.code, CorralError)
         return cls(
             code=refusal.code,
-            message=refusal.message,
-            field=refusal.field,
-            hint=refusal.hint,
-            where=refusal.where,
+            message=printable(refusal.message),
+            field=_printable(refusal.field),
+            hint=_printable(refusal.hint),
+            where=_printable(refusal.where),
             retryable=kind.retryable,
         )
 
@@ -59,6 +60,10 @@ class Problem(Detail):
             status=status or status_of(error),
             also=[Detail.of_refusal(other) for other in error.also],
         )
+
+
+def _printable(text: str | None) -> str | None:
+    return printable(text) if text is not None else None
 
 
 def status_of(error: CorralError) -> int:
