@@ -128,7 +128,7 @@ def test_while_a_job_waits_the_terminal_says_why(corral: Corral) -> None:
     corral.wait_state(blocker, "running")
     try:
         with corral.terminal("run", "--gpus", "1", "--", "echo", "now") as terminal:
-            terminal.wait_for(b" waits: ")
+            terminal.wait_for(b" waits ")
             terminal.wait_for(b"place 1")
             corral.ok("cancel", blocker)
             assert terminal.wait() == 0

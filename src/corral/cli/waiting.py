@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from corral.cli.render.units import counted, duration, span
+from corral.cli.render.units import counted, span
 from corral.model import events
 from corral.model.job import JobState
 from corral.model.report import WhyReport
 
 
 class Progress:
-    """How far a job is, from its facts. ``since`` is the monotonic time at which watching began."""
+    """How far a job is, from its facts."""
 
-    def __init__(self, since: float) -> None:
-        self._since = since
+    def __init__(self) -> None:
         self._running: set[tuple[int, int]] = set()
         self._ended: dict[int, JobState] = {}
         self.ended = False
@@ -40,10 +39,6 @@ class Progress:
     def finished(self) -> int:
         """Return the number of elements that have ended for good."""
         return len(self._ended)
-
-    def waited(self, now: float) -> str:
-        """Return how long the job has been watched."""
-        return duration(now - self._since)
 
     def counts(self, total: int) -> str:
         """Return ``12 of 48 done (1 failed), 8 running, 28 pending``."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from corral.cli.failures import error_line
 from corral.cli.logfeed import LogFeed, LogPiece
 from corral.cli.logwriter import log_writer
+from corral.cli.render.units import duration
 from corral.cli.session import note
 from corral.cli.statusline import StatusLine, bar
 from corral.cli.waiting import Progress, waiting_line
@@ -80,10 +81,10 @@ class JobWatch:
         self._queue: Queue[object] = Queue(QUEUED_MAX)
         self._feed = LogFeed(client, self._queue, tail)
         self._line = StatusLine()
-        self._progress = Progress(time.monotonic())
+        self._since = time.monotonic()
+        self._progress = Progress()
         self._waits = ""
         self._over = False
-        self._told_error = False
         self._several = several_tasks(job, ref)
         self._writer = log_writer(several=self._several)
         self._started = threading.Event()
@@ -151,7 +152,11 @@ class JobWatch:
     def _tick(self) -> None:
         """Say what is being waited for: nothing starts yet, or an array is on its way."""
         if not self._started.is_set():
-            if self._waits:
+            waited_s = time.monotonic() - self._since
+            if self._line.live and waited_s >= FIRST_WHY_S:
+                reason = f": {self._waits}" if self._waits else ""
+                self._line.show(f"job {self._job.id} waits {duration(waited_s)}{reason}")
+            elif self._waits:
                 self._line.show(f"job {self._job.id} waits: {self._waits}")
         elif self._job.elements > 1 and self._line.live:
             total = self._job.elements

@@ -28,7 +28,7 @@ def test_the_line_of_a_waiting_job() -> None:
 
 
 def test_an_array_is_counted_from_its_facts() -> None:
-    progress = Progress(0.0)
+    progress = Progress()
     exit_ = TaskExit(Cause.EXITED, exit_code=1)
     for gang in range(3):
         progress.apply(events.TaskStarted(at=1.0, job=JOB, gang=gang, incarnation=1, rank=0))
