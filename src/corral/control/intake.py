@@ -217,7 +217,7 @@ class Intake:
         if node not in state.nodes:
             return _missing("node", node, state.nodes)
         busy = node in state.held and bool(state.held[node].gangs)
-        if removes and (self._book.board.view(node).answering or busy):
+        if removes and (self._book.observed.contact(node).connected or busy):
             return _refuse(Conflict, f"node {node} is alive or has tasks", hint="stop its agent first")
         return None
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+from msgspec.structs import replace
 
 from corral.control.board import NodeView
 from corral.control.book import Book
@@ -11,6 +13,7 @@ from corral.control.launching import launch, stops
 from corral.control.observed import Contact
 from corral.model.errors import IllegalTransition
 from corral.model.events import (
+    Decision,
     DeviceFailed,
     DeviceRecovered,
     GangStopping,
@@ -65,7 +68,8 @@ class Liveness:
         if known is None or known.lost or known.spec != hello.spec:
             book.record(NodeJoined(at=now, spec=hello.spec))
         contact = book.observed.contact(hello.node)
-        contact.connected, contact.heard_at, contact.gone_at, contact.fence_asked = True, now, None, False
+        contact.connected = True
+        self._heard(now, contact)
         self._observe(hello.node, contact, hello.devices, hello.shards)
         self._devices(now, hello.node, contact)
         rebooted = known is not None and known.spec.incarnation != hello.spec.incarnation
@@ -80,9 +84,17 @@ class Liveness:
     def gone(self, now: float, node: NodeId) -> None:
         """The connection to an agent broke."""
         contact = self._book.observed.contact(node)
-        if not contact.connected:
-            return
-        contact.connected, contact.gone_at = False, now
+        if contact.connected:
+            answered, contact.connected = contact.answering, False
+            if answered:
+                self._out_of_reach(now, node, contact)
+
+    @staticmethod
+    def _heard(now: float, contact: Contact) -> None:
+        contact.silent, contact.heard_at, contact.gone_at, contact.fence_asked = False, now, None, False
+
+    def _out_of_reach(self, now: float, node: NodeId, contact: Contact) -> None:
+        contact.gone_at = now
         self._book.board.observe(node, NodeView(answering=False, shards=contact.shards))
         self._book.dirty = True
         for job in self._book.masters.on_node(node):
@@ -91,7 +103,9 @@ class Liveness:
     def heartbeat(self, now: float, beat: Heartbeat) -> None:
         """A node is alive: take its observations in and acknowledge."""
         contact = self._book.observed.contact(beat.node)
-        contact.heard_at = now
+        was_silent = contact.silent
+        if contact.connected:
+            self._heard(now, contact)
         contact.load_1m, contact.memory_free_mib = beat.load_1m, beat.memory_free_mib
         contact.clock_skew_s = beat.wall_s - now
         for sample in beat.usage:
@@ -101,6 +115,8 @@ class Liveness:
         self._book.send(
             AcknowledgeHeartbeat(node=beat.node, epoch=self._book.epoch, sent_boottime_s=beat.sent_boottime_s)
         )
+        if was_silent and contact.answering:
+            self._rehost_on(beat.node)
 
     def _observe(self, node: NodeId, contact: Contact, devices: Iterable[DeviceState], shards: Iterable[str]) -> None:
         held = self._book.state.held.get(node)
@@ -116,7 +132,7 @@ class Liveness:
             if state.foreign:
                 blocked.add(state.uuid)
         contact.shards = frozenset(shards)
-        view = NodeView(answering=contact.connected, shards=contact.shards, blocked=frozenset(blocked))
+        view = NodeView(answering=contact.answering, shards=contact.shards, blocked=frozenset(blocked))
         before = self._book.board.view(node).shards
         if self._book.board.observe(node, view):
             self._book.dirty = True
@@ -172,7 +188,7 @@ class Liveness:
         host = self._book.masters.host(said.job)
         if host is not None and host.generation == said.generation and host.node == said.node:
             host.awaiting_since = None
-            self._book.decide(said.job, (d for d in said.decisions if d.at <= now + 3600))
+            self._book.decide(said.job, dated(said.decisions, now))
 
     def _apply(self, now: float, job: Job, gang: Gang, report: TaskReport, said: TaskReported | None) -> None:
         key = report.task
@@ -193,7 +209,7 @@ class Liveness:
                 return
             self._end(now, job.id, key, report.incarnation, report.exit, seen_by)
             if said is not None and seen_by is not None:
-                self._book.decide(job.id, said.decisions)
+                self._book.decide(job.id, dated(said.decisions, now))
         elif gang.stopping is not None:
             self._resend_stop(job, gang, task)
 
@@ -301,10 +317,11 @@ class Liveness:
             contact = self._book.observed.contact(name)
             if node.lost:
                 continue
-            if contact.connected and contact.heard_at is not None and now - contact.heard_at > config.node_silent_s:
-                self.gone(now, name)
+            if contact.answering and contact.heard_at is not None and now - contact.heard_at > config.node_silent_s:
+                contact.silent = True
+                self._out_of_reach(now, name, contact)
             since = contact.gone_at
-            if since is None and not contact.connected:
+            if since is None and not contact.answering:
                 contact.gone_at = now
             elif since is not None and now - since > config.node_lost_s and not contact.fence_asked:
                 contact.fence_asked = True
@@ -319,7 +336,7 @@ class Liveness:
     def fenced(self, now: float, answer: Fenced) -> None:
         """The engine proved (or could not prove) that nothing of a silent node runs."""
         contact = self._book.observed.contact(answer.node)
-        if contact.connected or answer.node not in self._book.state.nodes:
+        if contact.answering or answer.node not in self._book.state.nodes:
             return
         if not answer.proven:
             contact.fence_asked, contact.gone_at = False, now
@@ -331,6 +348,11 @@ class Liveness:
                 self._end(now, job.id, job.task_key(gang.index, task.rank), gang.incarnation, exit_, None)
             except IllegalTransition:
                 continue
+
+
+def dated(decisions: Iterable[Decision], now: float) -> Iterator[Decision]:
+    """Return decisions of an agent with the controller's time: the clocks of nodes may be off by hours."""
+    return (replace(decision, at=now) for decision in decisions)
 
 
 def _ran(report: TaskReport) -> bool:

@@ -12,9 +12,13 @@ IDLE_PERCENT = 5.0
 
 
 class Contact(msgspec.Struct):
-    """The contact with one node. Times are the controller's clock."""
+    """The contact with one node. Times are the controller's clock.
+
+    ``silent`` says that heartbeats stay away although the connection is there.
+    """
 
     connected: bool = False
+    silent: bool = False
     heard_at: float | None = None
     gone_at: float | None = None
     fence_asked: bool = False
@@ -24,6 +28,11 @@ class Contact(msgspec.Struct):
     memory_free_mib: int | None = None
     clock_skew_s: float | None = None
     healthy_streak: dict[DeviceId, int] = {}
+
+    @property
+    def answering(self) -> bool:
+        """Return whether the node can be counted on."""
+        return self.connected and not self.silent
 
 
 class IdleCount(msgspec.Struct):

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from corral.control import reports
+from corral.control import explaining, reports
 from corral.control.access import Access, digest_of, require_admin, scope
 from corral.control.accounts import HOUR_S, listed_job
 from corral.control.follow import follow_changes, follow_log
@@ -141,7 +141,7 @@ class ControllerPool:
     async def why(self, who: Principal, ref: str) -> WhyReport:
         """Explain a job."""
         found = await self._access.find(who, ref)
-        return reports.why(self._shell.core, found.job, found.gang, self._shell.clock.now(), scope(who))
+        return explaining.why(self._shell.core, found.job, found.gang, self._shell.clock.now(), scope(who))
 
     async def receipt(self, who: Principal, ref: str) -> Receipt:
         """Return what a job cost so far or in all."""
@@ -189,7 +189,7 @@ class ControllerPool:
 
     async def queue(self, who: Principal, limit: int) -> tuple[QueueLine, ...]:
         """Return pending gangs in the order in which they are considered; foreign names are not shown to users."""
-        return reports.queue(self._shell.core, self._shell.clock.now(), limit, scope(who))
+        return explaining.queue(self._shell.core, self._shell.clock.now(), limit, scope(who))
 
     def status(self) -> PoolStatus:
         """Return the pool at a glance."""

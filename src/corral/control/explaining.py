@@ -1,0 +1,110 @@
+"""``why`` and ``queue``: the controller's view of the pool as a scene for the policy's explanations."""
+
+from __future__ import annotations
+
+from corral.control.core import ControlCore
+from corral.control.reports import node_state
+from corral.model.ids import GangKey, TenantId
+from corral.model.job import Gang, Job, JobState, TaskState
+from corral.model.offer import Candidate
+from corral.model.report import QueueLine, WhyReport
+from corral.model.resources import MILLI, Amount
+from corral.policy.explain import explain_pending, queue_lines
+from corral.policy.outlook import Absence, Scene
+
+
+def scene_of(core: ControlCore, now: float) -> Scene:
+    """Return everything that an explanation looks at."""
+    book = core.book
+    absent: list[Absence] = []
+    offered = book.board.offers()
+    for name, node in sorted(book.state.nodes.items()):
+        if name in offered:
+            continue
+        usable = MILLI * sum(1 for d in node.spec.devices if d.uuid not in node.failed)
+        total = Amount(usable, node.spec.cpus_milli, node.spec.memory_mib)
+        absent.append(Absence(name, total, _absence_words(core, name, now)))
+    return Scene(
+        snapshot=book.board.snapshot(now),
+        pending=book.waiting.index,
+        standings=book.standings.of_tenants(book.state, book.board.capacity, now),
+        queues=book.standings.of_queues(book.state),
+        reservations=core.cycle.reservations,
+        absent=tuple(absent),
+        config=book.config.scheduling,
+    )
+
+
+def _absence_words(core: ControlCore, name: str, now: float) -> str:
+    node = next(n for key, n in core.book.state.nodes.items() if key == name)
+    if node.cordoned:
+        return "cordoned" + (f": {node.cordon_reason}" if node.cordon_reason else "")
+    if node.lost:
+        return "lost: no contact"
+    heard = core.book.observed.contact(node.spec.id).heard_at
+    return "never heard of since the start" if heard is None else f"silent for {now - heard:.0f} s"
+
+
+def why(core: ControlCore, job: Job, gang: int | None, now: float, viewer: TenantId | None) -> WhyReport:
+    """Explain a job: a pending gang in full, any other in one line. Without ``gang`` the first one that waits."""
+    index = gang if gang is not None else _first_of_interest(job)
+    if index is None:
+        return _line(job, None, _end_words(job))
+    one = job.gangs[index]
+    if job.state.ended or one.state is not JobState.PENDING:
+        return _line(job, one, _running_words(core, job, one))
+    if job.cancelled_by is not None:
+        return _line(job, one, f"is being cancelled by {job.cancelled_by}")
+    if job.waiting_for:
+        ahead = ", ".join(job.waiting_for)
+        return _line(job, one, f"waits for job {ahead} to end", blocked=(f"after: job {ahead}",))
+    if core.cycle.paused:
+        return _line(job, one, "the pool is stopping and starts nothing more", blocked=("the pool is stopping",))
+    candidate: Candidate | None = core.book.waiting.index.get(GangKey(job.id, index))
+    if candidate is None:
+        return _line(job, one, "is about to be offered the pool")
+    return explain_pending(scene_of(core, now), candidate, viewer)
+
+
+def _first_of_interest(job: Job) -> int | None:
+    for wanted in (JobState.PENDING, JobState.RUNNING):
+        for index, gang in job.gangs.items():
+            if gang.state is wanted:
+                return index
+    return next(iter(job.gangs), None)
+
+
+def _line(job: Job, gang: Gang | None, verdict: str, blocked: tuple[str, ...] = ()) -> WhyReport:
+    return WhyReport(
+        job=job.id,
+        gang=gang.index if gang is not None else 0,
+        state=gang.state if gang is not None else job.state,
+        verdict=verdict,
+        shape=job.spec.shape,
+        blocked_by=blocked,
+        pending_gangs=sum(1 for g in job.gangs.values() if g.state is JobState.PENDING),
+    )
+
+
+def _end_words(job: Job) -> str:
+    return job.message or ("all of it ended well" if job.state is JobState.SUCCEEDED else "it has ended")
+
+
+def _running_words(core: ControlCore, job: Job, gang: Gang) -> str:
+    if job.state.ended or gang.state.ended:
+        return _end_words(job)
+    if gang.stopping is not None:
+        return f"is being stopped ({gang.stopping.value})"
+    nodes = ", ".join(dict.fromkeys(p.node for p in gang.placements))
+    waiting = [t for t in gang.tasks if t.state is TaskState.PLACED]
+    if waiting:
+        return f"starts on {nodes}"
+    silent = [n for n in dict.fromkeys(p.node for p in gang.placements) if node_state(core, n) != "up"]
+    return f"runs on {nodes}" + (f"; {', '.join(silent)} does not answer" if silent else "")
+
+
+def queue(core: ControlCore, now: float, limit: int, viewer: TenantId | None) -> tuple[QueueLine, ...]:
+    """Return pending gangs in the order in which they are considered."""
+    scene = scene_of(core, now)
+    names = {job.id: job.spec.name for job in core.book.state.jobs.values()}
+    return queue_lines(scene, limit, names, viewer)

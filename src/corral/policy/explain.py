@@ -1,0 +1,245 @@
+"""The true answer to "why is my job waiting": from the same things that a round looks at, with the same rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from corral.model.ids import JobId, NodeId, TenantId
+from corral.model.job import JobState
+from corral.model.offer import Candidate, Holding, NodeOffer, Reservation
+from corral.model.report import Holder, NodeConstraint, QueueLine, ShareArithmetic, WhyReport
+from corral.model.resources import MILLI, Amount, Demand
+from corral.policy.cursor import FOREVER
+from corral.policy.fairness import claim, due_shares
+from corral.policy.feasibility import empty_fit, gpus_words, model_matches, node_fit
+from corral.policy.outlook import Absence, Estimates, Scene, in_order, limit_words, need_of
+from corral.policy.reservation import constraints_of
+from corral.policy.trial import Trial
+from corral.policy.whatif import cheapest_change
+
+HIDDEN = JobId("-")
+"""What a tenant sees in place of the number of another tenant's job."""
+
+
+def explain_pending(scene: Scene, candidate: Candidate, viewer: TenantId | None) -> WhyReport:
+    """Explain a pending gang. ``viewer`` is the tenant that asks (``None``: an admin, who sees all job numbers)."""
+    others = [kept for kept in scene.reservations if kept.key != candidate.key]
+    own = next((kept for kept in scene.reservations if kept.key == candidate.key), None)
+    trial = Trial(scene.snapshot.nodes)
+    trial.constrain(constraints_of(others, trial, scene.snapshot.holdings))
+    shape = candidate.shape
+    end = FOREVER if candidate.max_duration_s is None else scene.snapshot.at + candidate.max_duration_s
+    fits = trial.fits(shape.demand, None, trial.mask(end))
+    constraints = [
+        _constraint(scene, offer, shape.demand, fits.get(offer.node, 0), others, viewer)
+        for offer in scene.snapshot.nodes
+    ]
+    constraints += [_absence(gone) for gone in scene.absent]
+    ahead, total = _place_in_line(scene, candidate)
+    shortfall = max(0, shape.ranks - sum(fits.values()))
+    limit = limit_words(scene, candidate)
+    blocked = tuple(_blocks(scene, candidate, limit, shortfall, others, viewer))
+    shown = own if own is not None else next(iter(_in_the_way(candidate, others, trial)), None)
+    return WhyReport(
+        job=candidate.key.job,
+        gang=candidate.key.gang,
+        state=JobState.PENDING,
+        verdict=_verdict(candidate, shortfall, limit, own, blocked),
+        shape=shape,
+        position=len(ahead) + 1 if ahead is not None else None,
+        ahead=len(ahead) if ahead is not None else total,
+        shortfall=shortfall,
+        constraints=tuple(constraints),
+        share=_share(scene, candidate),
+        blocked_by=blocked,
+        reservation=_veiled(shown, candidate, viewer),
+        own_reservation=own is not None,
+        estimate=Estimates(scene).of(candidate, ahead or ()),
+        cheapest_change=None if limit is not None else cheapest_change(scene, candidate),
+        pending_gangs=sum(1 for c in scene.pending if c.key.job == candidate.key.job),
+    )
+
+
+def queue_lines(scene: Scene, limit: int, names: dict[JobId, str], viewer: TenantId | None) -> tuple[QueueLine, ...]:
+    """Return the first ``limit`` pending gangs in order. Names and numbers of other tenants' jobs are hidden."""
+    estimates = Estimates(scene)
+    lines: list[QueueLine] = []
+    before: list[Candidate] = []
+    reserved = {kept.key for kept in scene.reservations}
+    for position, candidate in enumerate(in_order(scene), start=1):
+        if position > limit:
+            break
+        foreign = viewer is not None and candidate.tenant != viewer
+        key = candidate.key
+        lines.append(
+            QueueLine(
+                position=position,
+                key=type(key)(HIDDEN, 0) if foreign else key,
+                name="" if foreign else names.get(key.job, ""),
+                tenant=candidate.tenant,
+                queue=candidate.queue,
+                priority=candidate.priority,
+                shape=candidate.shape,
+                waited_s=max(0.0, scene.snapshot.at - candidate.queued_at),
+                reason=_short_reason(scene, candidate, reserved=key in reserved),
+                estimate=estimates.of(candidate, before),
+            )
+        )
+        before.append(candidate)
+    return tuple(lines)
+
+
+def _short_reason(scene: Scene, candidate: Candidate, *, reserved: bool) -> str:
+    limit = limit_words(scene, candidate)
+    if limit is not None:
+        return limit
+    if reserved:
+        return "first in line: devices are kept for it"
+    need = need_of(candidate)
+    return f"waits for {gpus_words(need.gpu_milli)}" if need.gpu_milli else "waits for CPUs or memory"
+
+
+def _place_in_line(scene: Scene, candidate: Candidate) -> tuple[list[Candidate] | None, int]:
+    ahead: list[Candidate] = []
+    for other in in_order(scene):
+        if other.key == candidate.key:
+            return ahead, len(ahead)
+        ahead.append(other)
+    return None, len(ahead)
+
+
+def _constraint(
+    scene: Scene,
+    offer: NodeOffer,
+    demand: Demand,
+    fits: int,
+    others: Sequence[Reservation],
+    viewer: TenantId | None,
+) -> NodeConstraint:
+    matching = [d for d in offer.devices if model_matches(demand.gpu_model, d.model)]
+    free = Amount(sum(d.free_milli for d in offer.devices), offer.cpus_milli, offer.memory_mib)
+    blocks = () if fits else tuple(_node_blocks(offer, demand, [d.free_milli for d in matching], others))
+    return NodeConstraint(
+        node=offer.node,
+        fits=fits,
+        free=free,
+        total=offer.total,
+        blocks=blocks,
+        holders=tuple(_holders(scene.snapshot.holdings, offer.node, viewer)),
+    )
+
+
+def _node_blocks(offer: NodeOffer, demand: Demand, free: list[int], others: Sequence[Reservation]) -> Iterable[str]:
+    if demand.gpu_milli and not free:
+        has = ", ".join(sorted({d.model for d in offer.devices})) or "no GPUs"
+        yield f"no {demand.gpu_model or 'GPU'} here ({has})"
+        return
+    if demand.gpus_whole:
+        whole = sum(1 for milli in free if milli >= MILLI)
+        if whole < demand.gpus_whole:
+            yield f"{whole} of {len(free)} GPUs are free, {demand.gpus_whole} are needed"
+    elif demand.is_share and all(milli < demand.gpu_milli for milli in free):
+        yield f"no GPU has {demand.gpu_milli / MILLI:g} free"
+    if offer.cpus_milli < demand.cpus_milli:
+        yield f"{offer.cpus_milli / MILLI:g} CPUs are free, {demand.cpus_milli / MILLI:g} are needed"
+    if offer.memory_mib < demand.memory_mib:
+        yield f"{offer.memory_mib / 1024:.1f} GiB are free, {demand.memory_mib / 1024:.1f} are needed"
+    if not empty_fit(offer, demand):
+        yield "too small even when it is empty"
+    elif node_fit(offer, demand):
+        keepers = sorted({kept.key.job for kept in others if any(p.node == offer.node for p in kept.placements)})
+        yield f"kept for job {', '.join(keepers)}" if keepers else "it failed here before"
+
+
+def _absence(gone: Absence) -> NodeConstraint:
+    return NodeConstraint(gone.node, 0, Amount(), gone.total, (gone.reason,))
+
+
+def _holders(holdings: Iterable[Holding], node: NodeId, viewer: TenantId | None) -> Iterable[Holder]:
+    for holding in holdings:
+        here = [p for p in holding.placements if p.node == node]
+        if here:
+            foreign = viewer is not None and holding.tenant != viewer
+            yield Holder(
+                job=HIDDEN if foreign else holding.key.job,
+                gang=0 if foreign else holding.key.gang,
+                tenant=holding.tenant,
+                gpu_milli=sum(p.gpu_milli for p in here),
+                cpus_milli=sum(p.cpus_milli for p in here),
+                ends_at=holding.ends_at,
+            )
+
+
+def _share(scene: Scene, candidate: Candidate) -> ShareArithmetic:
+    waiting = scene.pending.tenants()
+    capacity = scene.snapshot.capacity
+    holding = {name for name, standing in scene.standings.items() if standing.held != Amount()}
+    due = due_shares(scene.standings, holding.union(waiting), capacity=capacity)
+    standing = scene.standing(candidate.tenant)
+    weights = scene.weights()
+
+    def place(name: TenantId) -> tuple[int, float, TenantId]:
+        return (*claim(scene.standing(name), Amount(), capacity, weights, scene.config), name)
+
+    ranks = sorted(waiting, key=place)
+    return ShareArithmetic(
+        tenant=candidate.tenant,
+        weight=standing.tenant.weight,
+        due_share=due.get(candidate.tenant, 0.0),
+        held_share=standing.held.dominant_share(capacity),
+        decayed_share=standing.decayed_share,
+        rank_among_tenants=ranks.index(candidate.tenant) + 1 if candidate.tenant in ranks else len(ranks) + 1,
+        tenants_waiting=len(ranks),
+    )
+
+
+def _in_the_way(candidate: Candidate, others: Sequence[Reservation], trial: Trial) -> list[Reservation]:
+    """Return the reservations that keep devices from a candidate that would fit without them."""
+    demand, ranks = candidate.shape.demand, candidate.shape.ranks
+    return list(others) if sum(trial.fits(demand).values()) >= ranks else []
+
+
+def _blocks(
+    scene: Scene,
+    candidate: Candidate,
+    limit: str | None,
+    shortfall: int,
+    others: Sequence[Reservation],
+    viewer: TenantId | None,
+) -> Iterable[str]:
+    if limit is not None:
+        yield limit
+    trial = Trial(scene.snapshot.nodes)
+    if shortfall:
+        for kept in _in_the_way(candidate, others, trial):
+            who = f"job {kept.key.job}" if viewer in (None, kept.tenant) else f"a job of tenant {kept.tenant}"
+            yield f"the reservation of {who}: it would be delayed"
+        away = [gone.node for gone in scene.absent]
+        if away:
+            yield f"{len(away)} node{'s' if len(away) > 1 else ''} not available: {', '.join(away[:5])}"
+    if candidate.avoid:
+        yield f"it failed on {', '.join(candidate.avoid)} and tries others first"
+
+
+def _verdict(
+    candidate: Candidate, shortfall: int, limit: str | None, own: Reservation | None, blocked: Sequence[str]
+) -> str:
+    if limit is not None:
+        return f"waits for {limit}"
+    if shortfall and own is not None:
+        return f"first in line; the devices kept for it are still held ({shortfall} of {candidate.shape.ranks} missing)"
+    if shortfall and blocked and blocked[0].startswith("the reservation"):
+        return "would fit, but its start would delay " + blocked[0].removesuffix(": it would be delayed")
+    if shortfall:
+        need = need_of(candidate)
+        what = gpus_words(need.gpu_milli, candidate.shape.demand.gpu_model) if need.gpu_milli else "CPUs or memory"
+        return f"waits for {what}: not enough is free"
+    if candidate.avoid:
+        return "waits for a node on which it has not failed"
+    return "starts in the next round"
+
+
+def _veiled(kept: Reservation | None, candidate: Candidate, viewer: TenantId | None) -> Reservation | None:
+    if kept is None or viewer in (None, kept.tenant) or kept.key == candidate.key:
+        return kept
+    return Reservation(type(kept.key)(HIDDEN, 0), kept.tenant, kept.placements, kept.start_at, kept.made_at)

@@ -1,0 +1,190 @@
+"""The order in which pending gangs are considered, and when they are expected to start.
+
+The order is what progressive filling would take next if everything fitted; it moves with every start and end. Estimates
+come from declared ends where there are any; a holder without one is expected to go on for as long as it has run.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from corral.model.ids import NodeId, QueueName, TenantId
+from corral.model.offer import Candidate, QueueStanding, Reservation, Snapshot, Standing
+from corral.model.report import StartEstimate
+from corral.model.resources import Amount
+from corral.model.tenant import Queue, Tenant
+from corral.policy.config import SchedulingConfig
+from corral.policy.fairness import claim, within
+from corral.policy.pending import Kind, PendingIndex, kind_of
+from corral.policy.reservation import constraints_of, expected_start, plan
+from corral.policy.trial import Trial
+
+
+class Absence(msgspec.Struct, frozen=True):
+    """A node that is not offered, and why: ``cordoned: new disk``, ``silent for 12 s``, ``lost``."""
+
+    node: NodeId
+    total: Amount
+    reason: str
+
+
+class Scene(msgspec.Struct, frozen=True):
+    """Everything that an explanation looks at: the same things that a round is given, and the nodes that it is not."""
+
+    snapshot: Snapshot
+    pending: PendingIndex
+    standings: Mapping[TenantId, Standing]
+    queues: Mapping[QueueName, QueueStanding]
+    reservations: Sequence[Reservation]
+    absent: Sequence[Absence]
+    config: SchedulingConfig
+
+    def standing(self, tenant: TenantId) -> Standing:
+        """Return where a tenant stands."""
+        return self.standings.get(tenant) or Standing(Tenant(tenant))
+
+    def queue(self, name: QueueName) -> QueueStanding:
+        """Return a queue with what its jobs hold."""
+        return self.queues.get(name) or QueueStanding(Queue(name))
+
+    def priority(self, candidate: Candidate) -> int:
+        """Return the priority of a candidate with that of its queue."""
+        return self.queue(candidate.queue).queue.priority + candidate.priority
+
+    def weights(self) -> float:
+        """Return the sum of the weights of all tenants that hold or want something."""
+        holding = {name for name, standing in self.standings.items() if standing.held != Amount()}
+        return sum(self.standing(name).tenant.weight for name in sorted(holding.union(self.pending.tenants())))
+
+
+def need_of(candidate: Candidate) -> Amount:
+    """Return what all ranks of a candidate's first bid need together."""
+    shape = candidate.bids[0].shape
+    return Amount.of(shape.demand).times(shape.ranks)
+
+
+def limit_words(scene: Scene, candidate: Candidate) -> str | None:
+    """Return the limit or pause that keeps a candidate from starting, whatever is free; ``None`` when there is none."""
+    standing, queue = scene.standing(candidate.tenant), scene.queue(candidate.queue)
+    if queue.queue.paused:
+        return f"queue {queue.queue.name} is paused"
+    need = need_of(candidate)
+    what = within(standing.tenant.limit, standing.held, need)
+    if what is not None:
+        return f"the limit of tenant {candidate.tenant}: " + _limit(standing.tenant.limit, standing.held, need, what)
+    what = within(queue.queue.limit, queue.held, need)
+    if what is not None:
+        return f"the limit of queue {queue.queue.name}: " + _limit(queue.queue.limit, queue.held, need, what)
+    return None
+
+
+def _limit(limit: object, held: Amount, need: Amount, what: str) -> str:
+    field = "gpu_milli" if what == "GPUs" else "cpus_milli"
+    values = (getattr(held, field), getattr(need, field), getattr(limit, field))
+    has, more, most = (f"{value / 1000:g}" for value in values)
+    return f"{has} {what} are held, {more} more would exceed {most}"
+
+
+def in_order(scene: Scene) -> Iterator[Candidate]:
+    """Yield pending gangs in the order in which they are considered now."""
+    weights, capacity = scene.weights(), scene.snapshot.capacity
+    lines = {tenant: _of_tenant(scene, tenant) for tenant in scene.pending.tenants()}
+    held = {tenant: scene.standing(tenant) for tenant in lines}
+    heap: list[tuple[tuple[int, float], int, TenantId, Candidate]] = []
+
+    def push(tenant: TenantId) -> None:
+        head = next(lines[tenant], None)
+        if head is not None:
+            rank = claim(held[tenant], need_of(head), capacity, weights, scene.config)
+            heapq.heappush(heap, (rank, head.order, tenant, head))
+
+    for tenant in lines:
+        push(tenant)
+    while heap:
+        _, _, tenant, head = heapq.heappop(heap)
+        yield head
+        standing = held[tenant]
+        held[tenant] = Standing(standing.tenant, standing.held + need_of(head), standing.decayed_share)
+        push(tenant)
+
+
+def _of_tenant(scene: Scene, tenant: TenantId) -> Iterator[Candidate]:
+    """Yield a tenant's candidates, best first; its lines are sorted already."""
+
+    def keyed(entries: Sequence[Candidate]) -> Iterator[tuple[int, int, int, str, Candidate]]:
+        for c in entries:
+            yield (-scene.priority(c), c.order, c.key.gang, c.key.job, c)
+
+    lines = [keyed([entry[4] for entry in line.entries]) for line in scene.pending.lines(tenant)]
+    for item in heapq.merge(*lines, key=lambda entry: entry[:4]):
+        yield item[4]
+
+
+class Estimates:
+    """Expected starts. Candidates of one kind share the work; ``ahead`` is what goes before, in GPU milli-seconds."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._kinds: dict[Kind, float | None] = {}
+        self._reserved = {kept.key: kept for kept in scene.reservations}
+        self._trial = Trial(scene.snapshot.nodes)
+        self._trial.constrain(constraints_of(scene.reservations, self._trial, scene.snapshot.holdings))
+
+    def of(self, candidate: Candidate, ahead: Sequence[Candidate]) -> StartEstimate | None:
+        """Return when a candidate is expected to start; ``None`` when a limit or a pause leaves it open."""
+        scene, now = self._scene, self._scene.snapshot.at
+        own = self._reserved.get(candidate.key)
+        if own is not None:
+            start = expected_start(own, scene.snapshot.holdings, now, scene.config)
+            if own.start_at is not None:
+                return StartEstimate(now, start, "its reservation; holders may end earlier")
+            return StartEstimate(start, None, "its reservation; some holders declared no end")
+        if limit_words(scene, candidate) is not None:
+            return None
+        earliest = self._earliest(candidate)
+        if earliest is None:
+            return None
+        latest = self._latest(candidate, earliest, ahead)
+        basis = "declared ends of all holders and of all ahead" if latest is not None else "some declared no end"
+        return StartEstimate(earliest, latest, basis)
+
+    def _earliest(self, candidate: Candidate) -> float | None:
+        kind = kind_of(candidate)
+        if kind not in self._kinds:
+            scene = self._scene
+            found = plan(
+                candidate,
+                candidate.bids,
+                self._trial,
+                scene.snapshot.holdings,
+                scene.reservations,
+                scene.snapshot.at,
+                scene.config,
+            )
+            self._kinds[kind] = found.expected_at if found is not None else self._after_reservations(candidate)
+        return self._kinds[kind]
+
+    def _after_reservations(self, candidate: Candidate) -> float | None:
+        """Return when the last reservation is expected to start: what takes the whole pool goes first."""
+        scene = self._scene
+        holdings, now = scene.snapshot.holdings, scene.snapshot.at
+        if (
+            not scene.reservations
+            or plan(candidate, candidate.bids, self._trial, holdings, (), now, scene.config) is None
+        ):
+            return None
+        return max(expected_start(kept, holdings, now, scene.config) for kept in scene.reservations)
+
+    def _latest(self, candidate: Candidate, earliest: float, ahead: Sequence[Candidate]) -> float | None:
+        """Return the time by which all ahead have run one after the other on the whole pool (list scheduling)."""
+        holdings = self._scene.snapshot.holdings
+        if any(h.ends_at is None for h in holdings) or any(c.max_duration_s is None for c in ahead):
+            return None
+        capacity = self._scene.snapshot.capacity
+        ends = max((h.ends_at for h in holdings if h.ends_at is not None), default=earliest)
+        work = sum(need_of(c).dominant_share(capacity) * (c.max_duration_s or 0.0) for c in ahead)
+        longest = max((c.max_duration_s or 0.0 for c in ahead), default=0.0)
+        return max(earliest, ends) + work + longest
