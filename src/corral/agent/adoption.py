@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -40,27 +41,23 @@ class _Spec(msgspec.Struct, frozen=True):
 _spec_decoder = msgspec.json.Decoder(_Spec)
 
 
-def scan(tasks_dir: Path) -> Found:
+def scan(tasks_dir: Path, acknowledged: Mapping[str, Kept]) -> Found:
     """Read all task directories. A directory with another name, or one that cannot be read, is left alone."""
     found = Found([], [], [])
     for name in os.listdir(tasks_dir):  # noqa: PTH208 - names are all that is wanted
         try:
-            _take(found, tasks_dir, name)
+            _take(found, tasks_dir, name, acknowledged.get(name))
         except (ValueError, OSError, msgspec.MsgspecError) as error:
             _log.warning("%s is no task directory: %s", tasks_dir / name, error)
     return found
 
 
-def _take(found: Found, tasks_dir: Path, name: str) -> None:
+def _take(found: Found, tasks_dir: Path, name: str, kept: Kept | None) -> None:
     task, incarnation = taskdir.parse_marker(name)
     directory = f"{tasks_dir}/{name}"
-    try:
-        acknowledged_at = os.stat(f"{directory}/{taskdir.ACKNOWLEDGED}").st_mtime  # noqa: PTH116 - there may be many
-    except FileNotFoundError:
-        pass
-    else:
+    if kept is not None:
         found.known.append(KnownTask(task, incarnation, TaskPhase.ENDED, acknowledged=True))
-        found.kept.append(Kept(task, incarnation, Path(directory), acknowledged_at))
+        found.kept.append(kept)
         return
     spec = _read_spec(directory)
     devices = tuple(DeviceId(uuid) for uuid in spec.env.get(DEVICES_NAME, "").split(",") if uuid)

@@ -110,7 +110,7 @@ class AgentCore:
                 failed = TaskExit(Cause.LAUNCH_FAILED, message=given.message, ended_at=now)
                 self._on_finished(given.task, given.incarnation, failed, now, record=True)
             case Beat():
-                self._on_beat(given, boottime_s)
+                self._on_beat(given, now, boottime_s)
             case DevicesSampled(states):
                 self._on_devices(states)
             case ShardsListed(shards):
@@ -146,7 +146,8 @@ class AgentCore:
         )
         self._outputs.append(Say(hello))
 
-    def _on_beat(self, beat: Beat, boottime_s: float) -> None:
+    def _on_beat(self, beat: Beat, now: float, boottime_s: float) -> None:
+        self._hosting.observe(beat.usage, now)
         if self._connected:
             heartbeat = Heartbeat(
                 node=self._node,
@@ -325,10 +326,11 @@ class AgentCore:
         if entry is None or entry.ended:
             return
         failed = self._failure_of(entry)
-        if failed is not None and not exit_.ok and exit_.cause in (Cause.EXITED, Cause.SIGNAL):
-            exit_ = replace(exit_, cause=Cause.DEVICE_FAILED)
-        if failed is not None and exit_.cause is Cause.DEVICE_FAILED and not exit_.message:
+        if failed is not None and exit_.cause is Cause.DEVICE_FAILED:
             exit_ = replace(exit_, message=failed)
+        elif failed is not None and not exit_.ok and exit_.cause in (Cause.EXITED, Cause.SIGNAL):
+            # It broke on the device before anybody saw that the device had failed.
+            exit_ = replace(exit_, cause=Cause.DEVICE_FAILED, message=f"{failed}; {exit_.message}")
         if record:
             self._outputs.append(Record(task, incarnation, exit_))
         if entry.phase is TaskPhase.STARTING and exit_.started_at is not None:

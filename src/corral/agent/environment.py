@@ -30,9 +30,9 @@ def task_environment(
         config: The agent.
         vendors: The vendor of every device of the node by uuid.
         task_dir: The task's directory.
-        inherited: The agent's environment, of which ``INHERITED`` is taken.
+        inherited: What the task has of the agent's environment: the variables named in ``INHERITED``.
     """
-    env = {name: inherited[name] for name in INHERITED if name in inherited}
+    env = dict(inherited)
     env.setdefault("PATH", _PATH_DEFAULT)
     env |= rendezvous(command)
     env |= devices(command, vendors)

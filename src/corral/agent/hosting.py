@@ -7,11 +7,14 @@ journal and under a higher generation, after the next hello.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from corral.model.events import Decision, Fact, TaskEnded, TaskStarted
 from corral.model.ids import JobId
 from corral.model.job import Job
+from corral.model.messages import Usage
 from corral.ports.master import AppMaster, AppMasterFactory
 
 
@@ -81,6 +84,18 @@ class Hosting:
         if hosted is None or hosted.generation != generation:
             return None
         return self._handle(job, hosted, fact)
+
+    def observe(self, usage: Sequence[Usage], now: float) -> None:
+        """Let the AppMasters see what their tasks on this node use and how far they are."""
+        by_job: dict[JobId, list[Usage]] = {}
+        for sample in usage:
+            if sample.task.job in self._hosted:
+                by_job.setdefault(sample.task.job, []).append(sample)
+        for job, samples in by_job.items():
+            try:
+                self._hosted[job].master.observe(samples, now)
+            except Exception as error:  # noqa: BLE001 - a job's master must not take its node down
+                self._fault(job, error)
 
     def _handle(self, job: JobId, hosted: Hosted, fact: Fact) -> Heard | None:
         try:

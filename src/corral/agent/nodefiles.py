@@ -57,8 +57,9 @@ class NodeFiles:
                 return False
             tasks_dir = node_dir / "tasks"
             directories = [path for path in tasks_dir.iterdir() if path.is_dir()] if tasks_dir.is_dir() else []
-            # A list, so that one that cannot be cleared does not spare the others.
-            return all([_clear(path) for path in directories if not (path / record.STATUS).exists()])
+            live = [path for path in directories if not (path / record.STATUS).exists()]
+            # One that cannot be cleared does not spare the others.
+            return {_clear(path) for path in live} <= {True}
         finally:
             os.close(lock)
 

@@ -14,10 +14,10 @@ import msgspec
 from corral.agent.affinity import CpuChooser
 from corral.agent.cgroup import CgroupSupport
 from corral.agent.config import AgentConfig
-from corral.agent.environment import task_environment
+from corral.agent.environment import INHERITED, task_environment
 from corral.agent.shim import record
 from corral.agent.shim.handle import write_lease
-from corral.agent.taskdir import LEASE, WORK, marker, write_json
+from corral.agent.taskdir import LEASE, WORK, marker, write_file
 from corral.agent.workview import ViewFailed, build_view
 from corral.model.ids import DeviceId
 from corral.model.messages import LaunchTask
@@ -53,7 +53,7 @@ class Preparer:
         self._config = config
         self._cgroups = cgroups
         self._cpus = cpus
-        self._inherited = inherited
+        self._inherited = {name: inherited[name] for name in INHERITED if name in inherited}
         self._tasks_dir = str(config.tasks_dir)
 
     def directory(self, command: LaunchTask) -> str:
@@ -74,7 +74,8 @@ class Preparer:
                 spec["lease"] = self._lease(command, directory, deadline_boottime_s)
             cpus = self._bound_cpus(command, spec)
             spec["cpus"] = cpus
-            write_json(directory, record.SPEC, spec)
+            # In place: nobody reads it before the fork server is asked.
+            write_file(f"{directory}/{record.SPEC}", msgspec.json.encode(spec))
         except ViewFailed as error:
             raise PreparationFailed(str(error)) from None
         except OSError as error:
@@ -160,14 +161,12 @@ class Preparer:
             raise PreparationFailed(f"the working directory {workdir!r} is not an absolute path")
         if command.file_mounts:
             build_view(Path(directory) / WORK, None if workdir is None else Path(workdir), command.file_mounts)
-        elif workdir is not None:
-            return workdir
-        else:
-            os.mkdir(f"{directory}/{WORK}")  # noqa: PTH102 - strings all along
-        return f"{directory}/{WORK}"
+            return f"{directory}/{WORK}"
+        return workdir if workdir is not None else f"{self._config.job_dir(command.task.job)}/output"
 
     def _make_job_dirs(self, command: LaunchTask) -> None:
         base = self._config.job_dir(command.task.job)
+        make_dirs(base)
         own = command.checkpoint.path if command.checkpoint is not None else None
         if own is None:
             make_dirs(f"{base}/checkpoint/{command.task.gang}")

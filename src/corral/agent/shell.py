@@ -34,13 +34,13 @@ from corral.agent.link import Link
 from corral.agent.members import Members
 from corral.agent.outputs import ExtendLease, Forget, Launch, Note, Output, Record, SaveEpoch, Say, Stop
 from corral.agent.preparing import Preparer
-from corral.agent.release import ReleaseCheck
+from corral.agent.release import Releases
 from corral.agent.retention import Kept, Retention, remove
 from corral.agent.runner import Runner
-from corral.agent.running import Running
 from corral.agent.sampler import DeviceSampler, Look
 from corral.agent.threads import in_thread
 from corral.agent.usage import memory_available_mib
+from corral.model.ids import DeviceId
 from corral.model.resources import DeviceSpec, NodeSpec
 from corral.ports.master import AppMasterFactory
 from corral.ports.probe import DeviceProbe
@@ -49,11 +49,11 @@ _log = logging.getLogger(__name__)
 
 BEAT_S = 1.0
 DISCOVERY_PATIENCE_S = 5.0
-RELEASE_AGAIN_S = 0.1
 REMOVE_PER_BEAT = 200
 SHARDS_MAX = 10_000
 DEVICES_NAME = "devices-found.json"
 EPOCH_NAME = "epoch"
+ACKNOWLEDGED_NAME = "acknowledged"
 
 
 class Shell:
@@ -71,7 +71,8 @@ class Shell:
         self._factory = factory
         self._members = Members()
         self._sampler = DeviceSampler(probes, self._members, self._on_look)
-        self._release = ReleaseCheck()
+        self._held: dict[DeviceId, int] = {}
+        self._releases = Releases(self._sampler, self._held, config.release_timeout_s)
         real = not config.simulated
         self._preparer = Preparer(
             config,
@@ -79,7 +80,7 @@ class Shell:
             CpuChooser(os.sched_getaffinity(0)) if real else None,
             environment,
         )
-        self._runner = Runner(config, self._preparer, self._members, self._tell, self._verify_release)
+        self._runner = Runner(config, self._preparer, self._members, self._tell, self._releases.verify, self._held)
         self._link = Link(
             config.engine_socket,
             on_connected=lambda: self._tell(Connected()),
@@ -87,15 +88,15 @@ class Shell:
             on_lost=lambda: self._tell(Disconnected()),
         )
         self._core: AgentCore | None = None
-        self._retention = Retention(config.tasks_kept, config.tasks_kept_s, [])
+        self._retention = Retention(config.node_dir / ACKNOWLEDGED_NAME, config.tasks_kept, config.tasks_kept_s)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Be the agent until ``stop`` is set. Raises ``OSError`` when the node's directory or sockets are unusable."""
         config = self._config
         config.tasks_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         config.data_dir.mkdir(exist_ok=True)
-        found = adoption.scan(config.tasks_dir)
-        self._retention = Retention(config.tasks_kept, config.tasks_kept_s, found.kept)
+        found = adoption.scan(config.tasks_dir, self._retention.load())
+        self._retention.open(found.kept)
         self._sampler.start()
         devices = await self._discover()
         identity = self._identity(devices)
@@ -117,6 +118,7 @@ class Shell:
             await self._link.stop()
             await self._runner.stop()
             self._sampler.stop()
+            self._retention.close()
 
     # ---- the core --------------------------------------------------------------------------------------------------
 
@@ -138,8 +140,7 @@ class Shell:
             case ExtendLease():
                 self._runner.extend(output)
             case Forget(task, incarnation):
-                directory = self._runner.acknowledge(taskdir.marker(task, incarnation))
-                self._retention.add(Kept(task, incarnation, directory, time.time()))
+                self._retention.add(Kept(taskdir.marker(task, incarnation), time.time()))
             case SaveEpoch(epoch):
                 taskdir.replace_file(f"{self._config.node_dir}/{EPOCH_NAME}", f"{epoch}\n".encode())
             case Note(text):
@@ -200,34 +201,12 @@ class Shell:
             taskdir.replace_file(f"{self._config.node_dir}/{DEVICES_NAME}", msgspec.json.encode(look.devices))
             self._core.identity = self._identity(look.devices)
             self._link.reconnect()
-        self._release.observe(look.states, self._runner.held)
+        self._releases.observe(look)
         self._observe()
 
     def _observe(self) -> None:
         assert self._core is not None, "the core is made before anything happens"
         self._tell(DevicesSampled(self._sampler.states(self._core.identity.spec.devices)))
-
-    def _verify_release(self, running: Running, pids: frozenset[int]) -> asyncio.Future[str | None] | None:
-        if not running.devices:
-            return None
-        return asyncio.get_running_loop().create_task(self._released(running, pids))
-
-    async def _released(self, running: Running, pids: frozenset[int]) -> str | None:
-        """Wait until an ended task's devices are free; return what they still hold when the time is up."""
-        limit_s = self._config.release_timeout_s
-        deadline = time.monotonic() + limit_s
-        while True:
-            try:
-                left_s = max(0.0, deadline - time.monotonic())
-                look = await asyncio.wait_for(asyncio.shield(self._sampler.request()), left_s)
-            except TimeoutError:
-                return f"the device driver did not answer within {limit_s:g} s after the end"
-            problem = self._release.unreleased(look.states, running.devices, self._runner.held, pids)
-            if problem is None:
-                return None
-            if time.monotonic() + RELEASE_AGAIN_S >= deadline:
-                return f"{problem} {limit_s:g} s after the end"
-            await asyncio.sleep(RELEASE_AGAIN_S)
 
     # ---- every second ----------------------------------------------------------------------------------------------
 
@@ -244,6 +223,7 @@ class Shell:
 
     def _beat(self) -> None:
         self._runner.tend()
+        self._releases.give_up()
         self._sampler.request()
         self._observe()
         self._tell(ShardsListed(self._shards()))
@@ -267,9 +247,9 @@ class Shell:
         due = self._retention.due(time.time(), REMOVE_PER_BEAT)
         if not due:
             return []
-        problems = await in_thread(lambda: remove(due))
-        for task in due:
-            self._tell(TaskRemoved(task.task, task.incarnation))
+        problems = await in_thread(lambda: remove(self._config.tasks_dir, due))
+        for kept in due:
+            self._tell(TaskRemoved(*taskdir.parse_marker(kept.marker)))
         return problems
 
 

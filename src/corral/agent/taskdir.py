@@ -11,7 +11,6 @@ from corral.agent.shim import record
 from corral.model.ids import TaskKey
 from corral.model.job import Cause, TaskExit
 
-ACKNOWLEDGED = "acknowledged"
 PROGRESS = "progress"
 LEASE = "lease"
 WORK = "work"
@@ -109,12 +108,18 @@ def replace_file(path: str, content: bytes) -> None:
     """Replace a file at once. Raises ``OSError``."""
     head, _, name = path.rpartition("/")
     temporary = f"{head}/.{name}.agent"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    write_file(temporary, content)
+    os.rename(temporary, path)  # noqa: PTH104 - strings all along
+
+
+def write_file(path: str, content: bytes) -> None:
+    """Write a small file in place. Raises ``OSError``."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        os.write(descriptor, content)
+        while content:
+            content = content[os.write(descriptor, content) :]
     finally:
         os.close(descriptor)
-    os.rename(temporary, path)  # noqa: PTH104 - strings all along: this runs for every task
 
 
 def record_end(directory: str | Path, task: TaskKey, incarnation: int, exit_: TaskExit) -> None:
