@@ -12,6 +12,8 @@ threads), from the first call until the pool has finished all.
 sbatch for each no-op job, as many submitters): ``slurm_sbatch_ms_median``, ``slurm_srun_ms_median``,
 ``slurm_noop_jobs_per_s``, ``throughput_ratio`` (ours through Slurm's, more is better) and ``latency_ratio``
 (``corral submit`` through sbatch, less is better). ``--jobs N`` makes it smaller: N no-op jobs, at most N single ones.
+
+The rest says on what it was measured; state is kept where ``TMPDIR`` points, on both sides.
 """
 
 from __future__ import annotations
@@ -83,6 +85,7 @@ def measure(jobs: int, submitters: int, *, slurm: bool) -> Figures:
             "stamp": stamp.kind,
             "cpus": os.cpu_count() or 0,
             "load_1m_before": round(os.getloadavg()[0], 2),
+            "new_file_us": round(new_file_us(directory)),
         }
         figures = measure_corral(directory, stamp, jobs=jobs, singles=singles, submitters=submitters)
         if slurm:
@@ -91,6 +94,19 @@ def measure(jobs: int, submitters: int, *, slurm: bool) -> Figures:
             )
             figures |= theirs | ratios(figures, theirs)
     return figures | about
+
+
+def new_file_us(directory: Path, files: int = 200) -> float:
+    """Return what a new file costs here in microseconds: a job makes about ten, so this is part of every figure.
+
+    It is about 20 on a quiet ext4, and up to 1,000 for some minutes after many files of the same block group were
+    deleted, whose inodes ext4 then steps over one by one (``recently_deleted`` in fs/ext4/ialloc.c).
+    """
+    place = Path(tempfile.mkdtemp(dir=directory))
+    began = time.perf_counter()
+    for number in range(files):
+        (place / str(number)).touch()
+    return (time.perf_counter() - began) * 1e6 / files
 
 
 def ratios(ours: Figures, theirs: Figures) -> Figures:

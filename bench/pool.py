@@ -67,7 +67,7 @@ class Pool:
 
     def _down(self) -> None:
         # A pool that is half up, or broken, may be unable to stop itself: what is left is killed next.
-        with contextlib.suppress(PoolFailed, subprocess.TimeoutExpired):
+        with contextlib.suppress(PoolFailed):
             self.run("down", "--force")
 
 
@@ -79,17 +79,20 @@ def corral() -> list[str]:
 
 def _printed(argv: Sequence[str], environment: dict[str, str], directory: Path) -> str:
     # In a session of its own: Ctrl-C is for the benchmark, which then stops the pool in good order.
-    ended = subprocess.run(
-        argv,
-        env=environment,
-        cwd=directory,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_LIMIT_S,
-        start_new_session=True,
-        check=False,
-    )
+    try:
+        ended = subprocess.run(
+            argv,
+            env=environment,
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_LIMIT_S,
+            start_new_session=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise PoolFailed(f"{' '.join(argv)} did not end within {COMMAND_LIMIT_S:g} s") from None
     if ended.returncode != 0:
         raise PoolFailed(f"{' '.join(argv)} ended with {ended.returncode}: {ended.stderr.strip()}")
     return ended.stdout

@@ -147,16 +147,19 @@ class Slurm:
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> str:
         """Run a client program and return what it printed. Raises ``SlurmFailed`` with what it said."""
-        ended = subprocess.run(
-            argv,
-            env=self.environment,
-            cwd=self.directory,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        try:
+            ended = subprocess.run(
+                argv,
+                env=self.environment,
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise SlurmFailed(f"{' '.join(argv)} did not end within {timeout_s:g} s") from None
         if ended.returncode != 0:
             raise SlurmFailed(f"{' '.join(argv)} ended with {ended.returncode}: {ended.stderr.strip()}")
         return ended.stdout
@@ -231,7 +234,7 @@ class Slurm:
     def _answers(self, argv: Sequence[str]) -> bool:
         try:
             self.run(argv, timeout_s=10)
-        except (SlurmFailed, subprocess.TimeoutExpired):
+        except SlurmFailed:
             return False
         return True
 
@@ -263,11 +266,8 @@ class Slurm:
 
     def _stop(self) -> None:
         # The daemons leave the processes of jobs behind: these end first, while someone can still end them.
-        with contextlib.suppress(SlurmFailed, subprocess.TimeoutExpired):
-            jobs = self.run(["squeue", "--noheader", "--format=%A"], timeout_s=5).split()
-            if jobs:
-                self.run(["scancel", *jobs], timeout_s=STOP_LIMIT_S)
-                self.wait_until_idle(STOP_LIMIT_S)
+        if all(daemon.poll() is None for _, daemon in self._daemons):
+            self._cancel_all()
         for _, daemon in reversed(self._daemons):
             daemon.terminate()
         deadline = time.monotonic() + STOP_LIMIT_S
@@ -279,6 +279,13 @@ class Slurm:
                 daemon.wait()
         self._daemons.clear()
         kill_carriers(self.directory)
+
+    def _cancel_all(self) -> None:
+        with contextlib.suppress(SlurmFailed):
+            jobs = self.run(["squeue", "--noheader", "--format=%A"], timeout_s=5).split()
+            if jobs:
+                self.run(["scancel", *jobs], timeout_s=STOP_LIMIT_S)
+                self.wait_until_idle(STOP_LIMIT_S)
 
 
 def main() -> None:

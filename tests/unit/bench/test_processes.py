@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.processes import carriers, kill_carriers
+
+
+@pytest.fixture
+def sleepers(tmp_path: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    mark = tmp_path / "mark"
+    made = {
+        "by environment": subprocess.Popen(["sleep", "100"], env={"PATH": "/usr/bin:/bin", "PLACE": f"{mark}/conf"}),
+        "by argument": subprocess.Popen(["sh", "-c", "sleep 100; exit 0", str(mark)], env={"PATH": "/usr/bin:/bin"}),
+        "foreign": subprocess.Popen(["sleep", "100"], env={"PATH": "/usr/bin:/bin"}),
+    }
+    yield made
+    for process in made.values():
+        process.kill()
+        process.wait()
+
+
+def test_carriers_are_found_by_environment_and_by_argument(
+    tmp_path: Path, sleepers: dict[str, subprocess.Popen[bytes]]
+) -> None:
+    expected = {sleepers["by environment"].pid, sleepers["by argument"].pid}
+    assert set(carriers(tmp_path / "mark")) == expected
+
+
+def test_only_carriers_are_killed(tmp_path: Path, sleepers: dict[str, subprocess.Popen[bytes]]) -> None:
+    # The children of this process stay as zombies, without arguments or environment: they are gone for carriers().
+    kill_carriers(tmp_path / "mark")
+    assert sleepers["by environment"].wait(10) == -signal.SIGKILL
+    assert sleepers["by argument"].wait(10) == -signal.SIGKILL
+    assert sleepers["foreign"].poll() is None
