@@ -23,7 +23,7 @@ from corral.model.offer import (
     Snapshot,
     Standing,
 )
-from corral.model.resources import MILLI, Amount, Demand, Placement
+from corral.model.resources import Amount, Placement
 from corral.model.tenant import Queue, Quota, Tenant
 from corral.policy.config import SchedulingConfig
 from corral.policy.cursor import FOREVER, Cursor, TenantCursor
@@ -31,13 +31,14 @@ from corral.policy.fairness import claim, within
 from corral.policy.feasibility import empty_fit
 from corral.policy.pending import Kind, PendingIndex, kind_of
 from corral.policy.placement import Wish, place
-from corral.policy.reservation import Plan, better, constraints_of, plan
+from corral.policy.reservation import better, constraints_of, plan
 from corral.policy.trial import Trial
 from corral.policy.verification import verify, verify_all
 
 __all__ = ["PendingIndex", "arbitrate", "gang_amount", "verify", "verify_all"]
 
 NO_LIMIT = Quota()
+NOTHING = Amount()
 
 
 def gang_amount(bid: Bid) -> Amount:
@@ -88,7 +89,6 @@ class _Round:
         self.done: set[GangKey] = set()
         self._open_until: dict[Kind, float] = {}
         self._never_elsewhere: dict[Kind, bool] = {}
-        self._shares_held: bool | None = None
 
     # ---- reservations ----------------------------------------------------------------------------------------------
 
@@ -97,18 +97,15 @@ class _Round:
 
         In their order: a gang may not delay those before it, nor the start times that those after it were promised.
         """
-        left: list[tuple[Reservation, Candidate]] = []
-        for old in reservations[: self.config.reservations]:
+        left = [old for old in reservations[: self.config.reservations] if old.key in self.pending]
+        for i, old in enumerate(left):
             candidate = self.pending.get(old.key)
-            if candidate is not None and self._bids_within_limits(candidate) and not self._overtaken(candidate):
-                left.append((old, candidate))
-        for i, (old, candidate) in enumerate(left):
-            others = [*self.reservations, *(later for later, _ in left[i + 1 :] if later.start_at is not None)]
+            others = [*self.reservations, *(later for later in left[i + 1 :] if later.start_at is not None)]
             self._protect(others)
-            bids = self._bids_within_limits(candidate)
-            if not bids or self._start(candidate):
+            bids = self._bids_within_limits(candidate) if candidate is not None else ()
+            if candidate is None or not bids or self._overtaken(candidate) or self._start(candidate):
                 continue
-            new = self._plan(candidate, bids, others)
+            new = plan(candidate, bids, self.trial, self.holdings, others, self.now, self.config)
             if new is not None:
                 self.reservations.append(better(old, new, self.trial.offers, self.holdings, self.now, self.config))
                 self.done.add(candidate.key)
@@ -118,44 +115,22 @@ class _Round:
         self.trial.constrain(constraints_of(reservations, self.trial, self.holdings))
 
     def _overtaken(self, candidate: Candidate) -> bool:
-        """Return whether the same tenant has a candidate of higher priority that could use a reservation."""
+        """Return whether the same tenant has a candidate of higher priority that waits for room too."""
         own = self._priority(candidate.queue, candidate.priority)
         for line in self.pending.lines(candidate.tenant):
             best = line.entries[0][4]
-            if self._priority(line.queue, best.priority) > own:
-                bids = self._bids_within_limits(best)
-                if bids and self._needs_reservation(bids):
-                    return True
-        return False
-
-    def _plan(self, candidate: Candidate, bids: Sequence[Bid], others: Sequence[Reservation]) -> Plan | None:
-        return plan(candidate, bids, self.trial, self.holdings, others, self.now, self.config)
-
-    def _needs_reservation(self, bids: Sequence[Bid]) -> bool:
-        """Return whether a candidate with these bids could wait for ever without one.
-
-        A single rank on one whole device does not, where all devices are held as wholes and none is idle for want of
-        CPUs: the next device that comes free is enough for it, and the order of claims is its turn.
-        """
-        for bid in bids:
-            demand = bid.shape.demand
-            if bid.shape.ranks > 1 or demand.gpu_milli != MILLI or self._shares_are_held():
-                return True
-            bare = Demand(demand.gpu_milli, demand.gpu_model, 0, 0)
-            if self.trial.fits(bare):
+            higher = self._priority(line.queue, best.priority) > own
+            if higher and self._bids_within_limits(best) and self._find(best) is None:
                 return True
         return False
-
-    def _shares_are_held(self) -> bool:
-        if self._shares_held is None:
-            self._shares_held = any(s.milli < MILLI for h in self.holdings for p in h.placements for s in p.devices)
-        return self._shares_held
 
     # ---- filling ---------------------------------------------------------------------------------------------------
 
     def fill(self) -> None:
         """Let the tenants take in the order of their claims until nobody can take any more."""
         filling: dict[TenantId, TenantCursor] = {}
+        holding = {name for name, standing in self.standings.items() if standing.held != NOTHING}
+        weights = sum(self._standing(name).tenant.weight for name in sorted(holding.union(self.pending.tenants())))
         for tenant in self.pending.tenants():
             lines = [line for line in self.pending.lines(tenant) if not self._queue(line.queue).queue.paused]
             cursors = [Cursor(line, self._queue(line.queue).queue.priority) for line in lines]
@@ -169,7 +144,11 @@ class _Round:
                     del filling[tenant]
                     continue
                 need = gang_amount(best[0].bids[0])
-                rank = (*claim(self._standing(tenant), need, self.capacity, self.config), best[0].order, tenant)
+                rank = (
+                    *claim(self._standing(tenant), need, self.capacity, weights, self.config),
+                    best[0].order,
+                    tenant,
+                )
                 if first is None or rank < first:
                     first, chosen = rank, best
             if first is not None and chosen is not None:
@@ -188,8 +167,8 @@ class _Round:
         if candidate.avoid and self._backs_off(candidate):
             cursor.hesitant = self._backs_off
             return
-        if len(self.reservations) < self.config.reservations and self._needs_reservation(bids):
-            new = self._plan(candidate, bids, self.reservations)
+        if len(self.reservations) < self.config.reservations:
+            new = plan(candidate, bids, self.trial, self.holdings, self.reservations, self.now, self.config)
             if new is not None:
                 self.reservations.append(new.reservation)
                 self.done.add(candidate.key)
@@ -208,28 +187,32 @@ class _Round:
         return FOREVER if candidate.max_duration_s is None else self.now + candidate.max_duration_s
 
     def _start(self, candidate: Candidate) -> bool:
-        end = self._end(candidate)
-        mask = self.trial.mask(end)
+        placements = self._find(candidate)
+        if placements is None:
+            return False
+        self._commit(candidate, placements)
+        return True
+
+    def _find(self, candidate: Candidate) -> tuple[Placement, ...] | None:
+        mask = self.trial.mask(self._end(candidate))
         avoided = frozenset(candidate.avoid)
         bids = self._bids_within_limits(candidate)
         for without in (avoided, frozenset[NodeId]()) if avoided else (avoided,):
             if avoided and not without and self._backs_off(candidate):
-                return False
+                return None
             for bid in bids:
                 placements = place(self.trial, Wish.of(bid, self.config, without), mask)
                 if placements is not None:
-                    self._commit(candidate, placements, end)
-                    return True
-        return False
+                    return placements
+        return None
 
-    def _commit(self, candidate: Candidate, placements: tuple[Placement, ...], end: float) -> None:
+    def _commit(self, candidate: Candidate, placements: tuple[Placement, ...]) -> None:
+        end = self._end(candidate)
         self.trial.take(placements, end)
         self.allocations.append(Allocation(candidate.key, placements))
         self.done.add(candidate.key)
         declared = None if end == FOREVER else end
         self.holdings.append(Holding(candidate.key, candidate.tenant, placements, self.now, declared))
-        if self._shares_held is False:
-            self._shares_held = None
         taken = Amount.of(placements[0]).times(len(placements))
         standing, queue = self._standing(candidate.tenant), self._queue(candidate.queue)
         self.standings[candidate.tenant] = Standing(standing.tenant, standing.held + taken, standing.decayed_share)

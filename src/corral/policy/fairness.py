@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 
 from corral.model.ids import TenantId
 from corral.model.offer import Standing
-from corral.model.resources import MILLI, Amount
+from corral.model.resources import Amount
 from corral.model.tenant import Quota
 from corral.policy.config import SchedulingConfig
 
@@ -114,19 +114,21 @@ def below_guarantee(standing: Standing, need: Amount) -> bool:
     return gpus or cpus
 
 
-def claim(standing: Standing, need: Amount, capacity: Amount, config: SchedulingConfig) -> tuple[int, float]:
+def claim(
+    standing: Standing, need: Amount, capacity: Amount, weights: float, config: SchedulingConfig
+) -> tuple[int, float]:
     """Return a tenant's place in the order of filling: the smallest serves first.
 
-    Tenants below a guarantee come before all others; then (held + half a device + history) / weight. The half device is
-    Sainte-Lague's rounding: with whole devices, ordering by the bare share would favour small weights by up to one
-    device. It is left out for who holds nothing, so that the smallest weight still gets its first device.
+    Tenants below a guarantee come before all others; then (held + half of ``need`` + history) / weight. The half is
+    Sainte-Lague's rounding: ordering by the bare share would favour small weights and large jobs by up to a job. It is
+    cut to half of what the tenant is due (``weights`` is the sum over all that hold or want something): a gang that is
+    larger than that comes to its turn as soon as its tenant holds less than half of its due.
     """
-    held = standing.held.dominant_share(capacity)
-    if held > 0.0:
-        step = MILLI / capacity.gpu_milli if capacity.gpu_milli else MILLI / max(MILLI, capacity.cpus_milli)
-        held += min(step, need.dominant_share(capacity)) / 2
-    total = held + config.history_weight * standing.decayed_share
-    return (0 if below_guarantee(standing, need) else 1, total / max(standing.tenant.weight, WEIGHT_MIN))
+    weight = max(standing.tenant.weight, WEIGHT_MIN)
+    due = weight / max(weights, weight)
+    taken = standing.held.dominant_share(capacity) + min(due, need.dominant_share(capacity)) / 2
+    total = taken + config.history_weight * standing.decayed_share
+    return (0 if below_guarantee(standing, need) else 1, total / weight)
 
 
 def within(limit: Quota, held: Amount, need: Amount) -> str | None:

@@ -128,7 +128,7 @@ def test_without_declared_ends_the_devices_are_kept_as_they_come_free() -> None:
 
 def test_what_a_reservation_does_not_need_is_free_to_all() -> None:
     running = [holding(90, place_on("node-0", 0))]
-    gang = candidate(1, shape(8, ranks=3, cpus=32), tenant="b")
+    gang = candidate(1, shape(8, ranks=3, cpus=32))
     pending = [gang, *(candidate(i, shape(1, cpus=32)) for i in range(2, 6))]
     verdict = run_round(FOUR[:3], pending, holdings=running)
     assert started(verdict) == []
@@ -194,10 +194,11 @@ def test_a_candidate_of_higher_priority_of_the_same_tenant_takes_the_reservation
     assert [r.key.job for r in second.reservations] == ["2"]
 
 
-def test_single_devices_wait_by_their_turn_and_need_no_reservation() -> None:
-    running = [holding(90 + i, place_on("node-0", i)) for i in range(8)]
-    verdict = run_round(FOUR[:1], [candidate(1), candidate(2, tenant="b")], holdings=running)
-    assert verdict.reservations == ()
+def test_the_first_blocked_in_the_order_of_claims_gets_the_reservation_however_small() -> None:
+    running = [holding(90 + i, place_on("node-0", i), ends_at=NOW + 9 - i) for i in range(8)]
+    pending = [candidate(1, shape(2)), candidate(2, tenant="b")]
+    (kept,) = run_round(FOUR[:1], pending, holdings=running).reservations
+    assert (kept.key.job, kept.start_at, kept.placements[0].devices[0].uuid) == ("2", NOW + 2, "node-0-7")
 
 
 def test_impossible_gangs_get_no_reservation_and_hold_nobody_up() -> None:
