@@ -287,12 +287,12 @@ class SqlStore:
                 after = step[-1].seq
 
     def _covered(self) -> int:
-        """Return the last entry that may go."""
+        """Return the last entry that may go: it is older than the newer snapshot, so never the journal's last."""
         with self._reading() as connection:
             seqs = connection.scalars(select(snapshots.c.seq).order_by(snapshots.c.seq)).all()
             if len(seqs) < _SNAPSHOTS_KEPT or any(_snapshot(connection, seq) is None for seq in seqs):
                 return 0
-            return min(int(seqs[0]), int(connection.execute(_head).one().last_seq) - 1)
+            return int(seqs[0])
 
     # ---- the rows beside it ----------------------------------------------------------------------------------------
 

@@ -149,6 +149,17 @@ def test_new_uncorrectable_memory_errors_fail_the_device(driver: FakeDriver, pro
     assert (state.health, state.detail) == (Health.FAILED, "2 uncorrectable memory errors since the start")
 
 
+def test_memory_errors_count_anew_after_a_device_was_away(driver: FakeDriver, probe: AskedProbe) -> None:
+    driver.set(0, ecc=5)
+    probe.discover()
+    driver.set(0, ecc=6, lost=12)
+    assert probe.sample()[0].health is Health.FAILED
+    driver.set(0, ecc=0, lost=None)
+    assert probe.sample()[0].health is Health.HEALTHY, "a reset clears the count"
+    driver.set(0, ecc=1)
+    assert probe.sample()[0].detail == "1 uncorrectable memory errors since the start"
+
+
 def test_a_driver_that_errs_makes_its_device_suspect(driver: FakeDriver, probe: AskedProbe) -> None:
     probe.discover()
     driver.say("fail amdsmi_get_gpu_activity", 16)

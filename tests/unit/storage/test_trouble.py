@@ -73,7 +73,8 @@ def test_a_database_at_its_largest_refuses_and_goes_on(tmp_path: Path) -> None:
     assert "nothing is lost" in refusal
     assert last > 10
     assert [entry.seq for entry in store.recover().entries] == list(range(1, last + 1))
-    assert store.append(last, epoch, Batch((lost(1.0),))) == last + 1, "the limit was the old connection's"
+    more = tuple(lost(1.0, "n" * 1000) for _ in range(20))
+    assert store.append(last, epoch, Batch(more)) == last + 20, "the limit was the old connection's"
     store.close()
 
 
