@@ -44,6 +44,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # Devices and seconds of the small jobs: mixed sizes, a few seconds each.
 MIX: tuple[tuple[str | float, float], ...] = ((1, 3.0), (1, 2.0), (2, 3.0), (0.5, 2.5), (1, 4.0))
 BATCH = 12
+# What a program needs of a node beside its devices: the processes are small.
+SMALL: dict[str, Any] = {"cpus": 1, "memory": "1GiB"}
 
 
 @dataclass
@@ -66,7 +68,7 @@ class Demo:
         """Submit one of the demo's programs."""
         envs = {"OPENBLAS_NUM_THREADS": "1", **fields.pop("envs", {})}
         return self.clients[tenant].submit(
-            name=name, run=[sys.executable, "-m", f"demo.{module}"], workdir=ROOT, envs=envs, cpus=1, **fields
+            name=name, run=[sys.executable, "-m", f"demo.{module}"], workdir=ROOT, envs=envs, **SMALL, **fields
         )
 
     def output(self, job: JobHandle) -> Path:
@@ -87,11 +89,16 @@ def tenants(demo: Demo) -> None:
 def real_work(demo: Demo) -> None:
     """Submit the sweep, the gang, the map over tiles, and what follows them."""
     gang = {"MIN_SECONDS": "35", "EPOCHS": "30"}
-    demo.named["gang"] = demo.program("cyd", "gang", "gang", gpus=2, num_nodes=4, envs=gang, max_restarts=2)
+    demo.named["gang"] = demo.program(
+        "cyd", "gang", "gang", gpus=2, num_nodes=4, envs=gang, max_restarts=2, priority=10
+    )
     sweep = {"C": [0.1, 1, 10, 100], "GAMMA": [0.1, 0.5, 1, 2], "SCALE": ["unit", "root", "standard"]}
-    demo.named["sweep"] = demo.program("bob", "sweep", "sweep", gpus=1, sweep=sweep, envs={"HOLD_SECONDS": "2"})
+    hold = {"HOLD_SECONDS": "2"}
+    demo.named["sweep"] = demo.program("bob", "sweep", "sweep", gpus=1, sweep=sweep, envs=hold, priority=10)
     tiles = {"TILES": str(TILES), "HOLD_SECONDS": "2"}
-    demo.named["tiles"] = demo.program("ada", "tiles", "tiles", gpus=1, array=f"0-{TILES - 1}", envs=tiles)
+    demo.named["tiles"] = demo.program(
+        "ada", "tiles", "tiles", gpus=1, array=f"0-{TILES - 1}", envs=tiles, priority=10
+    )
     points = {"POINTS": "48", "INPUT_DIR": str(demo.output(demo.named["sweep"]))}
     demo.named["best"] = demo.program("bob", "best", "best", after=demo.named["sweep"], envs=points)
     merge = {"TILES": str(TILES), "INPUT_DIR": str(demo.output(demo.named["tiles"]))}
@@ -157,11 +164,11 @@ def facts_of(demo: Demo) -> Iterator[Fact]:
 def run(demo: Demo) -> dict[str, Any]:
     """Run everything; return the figures."""
     tenants(demo)
-    real_work(demo)
-    demo.say("submitted: a 48-point sweep, a 4-node gang, a map over 24 tiles, and small jobs for all three tenants")
     demo.filling.set()
     thread = threading.Thread(target=keep_backlogged, args=(demo,), daemon=True)
     thread.start()
+    real_work(demo)
+    demo.say("submitted: a 48-point sweep, a 4-node gang, a map over 24 tiles, and small jobs for all three tenants")
     with Client(state_dir=demo.state_dir) as admin:
         while admin.status().held.gpu_milli < 0.95 * NODES * DEVICES * 1000:
             time.sleep(0.1)
