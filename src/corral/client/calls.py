@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping
+from typing import TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -13,6 +14,7 @@ from corral.client.discovery import Discovery, checked_url
 from corral.client.transport import Broken, NotSent, Reply, Stream, Transport
 from corral.model.errors import CorralError, DaemonNotRunning, Refusal, Unauthenticated, Unavailable
 
+T = TypeVar("T")
 BACKOFF_FIRST_S = 0.02
 BACKOFF_MAX_S = 1.0
 STREAM_IDLE_S = 45.0
@@ -138,6 +140,17 @@ class Caller:
 
 def _written(value: str | float) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def decoded(body: bytes | str, kind: type[T]) -> T:
+    """Return the value of an answer. Raises ``DaemonNotRunning`` when what answered does not speak as a pool does."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        reason = str(error).splitlines()[0]
+        raise DaemonNotRunning(
+            f"what answers is no pool of corral, or one of another version ({reason})", hint="compare corral --version"
+        ) from None
 
 
 def error_of(status: int, headers: Mapping[str, str], body: bytes, url: str) -> CorralError:

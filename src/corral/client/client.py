@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Literal, Self, TypeVar, Unpack
 from urllib.parse import quote
 
 import msgspec
 
-from corral.client.calls import Caller
+from corral.client.calls import Caller, decoded
 from corral.client.discovery import Discovery, checked_url
 from corral.client.handle import JobHandle
 from corral.client.transport import PlainTransport, Transport
@@ -115,7 +115,7 @@ class Client:
             raise UsageError("an idempotency key must be printable ASCII")
         body = msgspec.json.encode({"jobs": documents})
         reply = self._caller.call("POST", "/jobs", body=body, headers={"Idempotency-Key": key})
-        answer = msgspec.json.decode(reply.body, type=_Submitted)
+        answer = decoded(reply.body, _Submitted)
         return [JobHandle(self, job.id, job.name) for job in answer.jobs]
 
     def handle(self, ref: str) -> JobHandle:
@@ -175,7 +175,7 @@ class Client:
             reply = self._caller.call(
                 "GET", f"/jobs/{_name(ref)}/wait", query={"timeout_s": part_s}, timeout_s=part_s + ANSWER_MARGIN_S
             )
-            found = msgspec.json.decode(reply.body, type=JobSummary)
+            found = decoded(reply.body, JobSummary)
             if found.state.ended or (deadline is not None and time.monotonic() >= deadline):
                 return found
 
@@ -183,7 +183,7 @@ class Client:
         """Ask for the end of a job. Raises ``Conflict`` when it has ended."""
         from corral.model.report import JobSummary
 
-        return msgspec.json.decode(self._caller.call("DELETE", f"/jobs/{_name(ref)}").body, type=JobSummary)
+        return decoded(self._caller.call("DELETE", f"/jobs/{_name(ref)}").body, JobSummary)
 
     def why(self, ref: str) -> WhyReport:
         """Explain where a job stands and why."""
@@ -203,7 +203,7 @@ class Client:
 
         return entries_of(self._caller.call("GET", f"/jobs/{_name(ref)}/history").body)
 
-    def logs(self, ref: str, *, rank: int | None = None, offset: int = 0, follow: bool = False) -> Iterator[LogChunk]:
+    def logs(self, ref: str, *, rank: int | None = None, offset: int = 0, follow: bool = False) -> Generator[LogChunk]:
         """Yield the log of one task in pieces; ``ref`` may be a gang, ``12.3``; ``follow`` waits until the job ended.
 
         ``offset`` counts bytes from the first; bytes that rotation removed are skipped, as the pieces' offsets show.
@@ -213,7 +213,7 @@ class Client:
         path = f"/jobs/{_name(ref)}/log"
         return (follow_log if follow else read_log)(self._caller, path, rank, offset)
 
-    def events(self, ref: str | None = None, *, after_seq: int | None = None) -> Iterator[JournalEntry]:
+    def events(self, ref: str | None = None, *, after_seq: int | None = None) -> Generator[JournalEntry]:
         """Yield journaled facts as they happen, of one job or of all; ``after_seq`` begins with older ones."""
         from corral.client.facts import follow_facts
 
@@ -311,10 +311,10 @@ class Client:
         reply = self._caller.call(
             "POST", "/stop", body=msgspec.json.encode({"tasks": tasks}), timeout_s=120.0, repeatable=False
         )
-        return msgspec.json.decode(reply.body, type=dict[str, int])["tasks_left"]
+        return decoded(reply.body, dict[str, int])["tasks_left"]
 
     def _get(self, path: str, kind: type[T], **query: str | float | bool | None) -> T:
-        return msgspec.json.decode(self._caller.call("GET", path, query=query).body, type=kind)
+        return decoded(self._caller.call("GET", path, query=query).body, kind)
 
     def _set(self, path: str, name: str, thing: Queue | Tenant, key: str, *, create: bool) -> None:
         said = msgspec.to_builtins(thing)

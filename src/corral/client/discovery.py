@@ -82,8 +82,9 @@ class Discovery:
         if data is None:
             return None
         try:
-            return msgspec.json.decode(data, type=DaemonFile)
-        except msgspec.DecodeError:
+            daemon = msgspec.json.decode(data, type=DaemonFile)
+            return DaemonFile(checked_url(daemon.url), daemon.pid)
+        except (msgspec.DecodeError, UsageError):
             raise StateUnusable(f"{path} is damaged", hint="run `corral down`, then `corral up`") from None
 
     def _token_of_file(self) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import msgspec
 
-from corral.client.calls import Caller
+from corral.client.calls import Caller, decoded
 from corral.client.follow import events
 from corral.model.events import FactCodec
 from corral.model.ids import TenantId
@@ -54,22 +54,22 @@ class _Issued(msgspec.Struct, frozen=True):
 
 def entries_of(body: bytes) -> list[JournalEntry]:
     """Return the facts of a history."""
-    return [known for entry in msgspec.json.decode(body, type=_Entries).entries for known in entry.known()]
+    return [known for entry in decoded(body, _Entries).entries for known in entry.known()]
 
 
-def follow_facts(caller: Caller, ref: str | None, after_seq: int | None) -> Iterator[JournalEntry]:
+def follow_facts(caller: Caller, ref: str | None, after_seq: int | None) -> Generator[JournalEntry]:
     """Yield facts as they happen."""
     last_id = None if after_seq is None else str(after_seq)
     for _, _, data in events(caller, "/events", {"job": ref}, last_id):
-        yield from msgspec.json.decode(data, type=_Entry).known()
+        yield from decoded(data, _Entry).known()
 
 
 def tokens_of(body: bytes) -> tuple[Token, ...]:
     """Return a list of tokens."""
-    return tuple(token.model() for token in msgspec.json.decode(body, type=_Tokens).tokens)
+    return tuple(token.model() for token in decoded(body, _Tokens).tokens)
 
 
 def issued_token_of(body: bytes) -> tuple[Token, str]:
     """Return a new token and its secret."""
-    issued = msgspec.json.decode(body, type=_Issued)
+    issued = decoded(body, _Issued)
     return issued.token.model(), issued.secret

@@ -23,7 +23,7 @@ Duration = str | float | timedelta
 class JobFields(TypedDict, total=False):
     """What a job may say. What is left out gets the pool's default; ``None`` is the same as left out."""
 
-    run: str | Sequence[Scalar]
+    run: str | Sequence[Scalar | os.PathLike[str]]
     name: str | None
     tenant: str | None
     queue: str | None

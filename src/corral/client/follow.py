@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import msgspec
 
-from corral.client.calls import Caller, Patience, Query
+from corral.client.calls import Caller, Patience, Problem, Query, decoded
 from corral.client.transport import Broken, NotSent, blocks
 from corral.model.errors import CorralError, Unavailable
 from corral.ports.engine import LogChunk
@@ -29,7 +29,7 @@ class LogEvent(msgspec.Struct, frozen=True):
         return LogChunk(self.offset, data, self.complete)
 
 
-def events(caller: Caller, path: str, query: Query, last_id: str | None) -> Iterator[tuple[str, str, str]]:
+def events(caller: Caller, path: str, query: Query, last_id: str | None) -> Generator[tuple[str, str, str]]:
     """Yield (id, event, data) from a stream until the pool says ``end``; reconnect when it breaks."""
     patience = Patience(caller.retry_s)
     while True:
@@ -62,18 +62,16 @@ def _field(line: str) -> tuple[str, str]:
 
 
 def _problem(data: str) -> CorralError:
-    from corral.client.calls import Problem
-
-    return CorralError.of(msgspec.json.decode(data, type=Problem).refusal())
+    return CorralError.of(decoded(data, Problem).refusal())
 
 
-def follow_log(caller: Caller, path: str, rank: int | None, offset: int) -> Iterator[LogChunk]:
+def follow_log(caller: Caller, path: str, rank: int | None, offset: int) -> Generator[LogChunk]:
     """Yield a log as it is written."""
     for _, _, data in events(caller, path, {"rank": rank, "offset": offset, "follow": True}, None):
-        yield msgspec.json.decode(data, type=LogEvent).chunk()
+        yield decoded(data, LogEvent).chunk()
 
 
-def read_log(caller: Caller, path: str, rank: int | None, offset: int) -> Iterator[LogChunk]:
+def read_log(caller: Caller, path: str, rank: int | None, offset: int) -> Generator[LogChunk]:
     """Yield what is in a log now, page by page."""
     while True:
         reply = caller.call("GET", path, query={"rank": rank, "offset": offset, "limit": PAGE_BYTES})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class JobHandle:
         """Return the job once it ended, or as it is after ``timeout_s``."""
         return self._client.wait(self.id, timeout_s)
 
-    def logs(self, *, element: int | None = None, rank: int | None = None, follow: bool = False) -> Iterator[LogChunk]:
+    def logs(self, *, element: int | None = None, rank: int | None = None, follow: bool = False) -> Generator[LogChunk]:
         """Yield the log in pieces of bytes; ``element`` is a gang of an array, ``follow`` waits for more."""
         ref = self.id if element is None else f"{self.id}.{element}"
         return self._client.logs(ref, rank=rank, follow=follow)

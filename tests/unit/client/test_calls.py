@@ -1,0 +1,319 @@
+"""Calls when things go wrong: nobody there, a daemon that restarts, connections that break, other servers, TLS."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from corral.api.app import create_app
+from corral.client import Client
+from corral.client.transport import Broken, NotSent, PlainTransport, Reply, Stream, blocks
+from corral.model.errors import CorralError, DaemonNotRunning, StateUnusable, Unauthenticated, Unavailable
+from tests.needs import program
+from tests.unit.api.memory_pool import ADMIN, ALICE, EXIT_0, MemoryPool
+from tests.unit.api.serving import Served, served
+from tests.waiting import wait_until
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+def port_of(server: Served) -> int:
+    return int(server.url.rpartition(":")[2])
+
+
+@contextmanager
+def answering(*answers: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """Serve raw answers, one for each connection, and keep what was asked."""
+    asked: list[bytes] = []
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        for answer in answers:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            with connection:
+                asked.append(connection.recv(65536))
+                connection.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", asked
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        thread.join(10)
+
+
+def moved(pool: MemoryPool) -> MemoryPool:
+    """Return a pool with the same jobs, as a daemon that was started again has it."""
+    again = MemoryPool()
+    again.all, again.facts, again.logs, again.keys = pool.all, pool.facts, pool.logs, pool.keys
+    return again
+
+
+def test_nobody_there_says_how_to_start_a_pool() -> None:
+    with (
+        Client(f"http://127.0.0.1:{free_port()}", "t", retry_s=0.0) as client,
+        pytest.raises(DaemonNotRunning, match=r"no pool answers at http://127.0.0.1:.*start one with `corral up`"),
+    ):
+        client.status()
+
+
+def test_a_stale_state_directory_says_so_at_once(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    (tmp_path / "daemon.json").write_text(json.dumps({"url": f"http://127.0.0.1:{free_port()}", "pid": ended.pid}))
+    (tmp_path / "token").write_text("t")
+    # Nobody is left who could start the daemon again: an hour of patience must not be used.
+    with Client(state_dir=tmp_path, retry_s=3_600.0) as client, pytest.raises(DaemonNotRunning, match="corral up"):
+        client.status()
+
+
+def test_calls_outlast_a_restart_of_the_daemon_on_another_port(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(ALICE)
+    (tmp_path / "supervisor.pid").write_text(str(os.getpid()))
+
+    def announce(server: Served) -> None:
+        (tmp_path / "daemon.json").write_text(json.dumps({"url": server.url, "pid": os.getpid()}))
+
+    with Client(state_dir=tmp_path, retry_s=60.0) as client:
+        with served(MemoryPool()) as first:
+            announce(first)
+            handle = client.submit(run="x")
+            pool = first.pool
+        found: list[str] = []
+        calling = threading.Thread(target=lambda: found.append(client.submit(run="y").id))
+        calling.start()
+        with served(moved(pool)) as second:
+            announce(second)
+            calling.join(60)
+            assert found == ["2"]
+            assert client.summary(handle.id).id == "1"
+
+
+def test_streams_go_on_where_they_were_after_a_restart() -> None:
+    port = free_port()
+    with Client(f"http://127.0.0.1:{port}", ALICE, retry_s=60.0) as client:
+        with served(MemoryPool(), port) as first:
+            handle = client.submit(run="x")
+            first.do(lambda: first.pool.write("1", b"before\n"))
+            log, facts = handle.logs(follow=True), client.events(after_seq=0)
+            assert (next(log).data, next(facts).seq) == (b"before\n", 1)
+            pool = first.pool
+        with served(moved(pool), port) as second:
+            second.do(lambda: second.pool.write("1", b"after\n", complete=True))
+            second.do(lambda: second.pool.finish("1", EXIT_0))
+            assert [chunk.data for chunk in log] == [b"after\n"]
+            assert next(facts).seq == 2
+            facts.close()
+
+
+def test_a_stream_gives_up_when_nobody_comes_back() -> None:
+    with served(MemoryPool()) as server, Client(server.url, ALICE, retry_s=0.05) as client:
+        client.submit(run="x")
+        facts = client.events(after_seq=0)
+        assert next(facts).seq == 1
+        server.stop()
+        with pytest.raises(DaemonNotRunning):
+            next(facts)
+
+
+def test_a_pool_that_starts_is_waited_for(server: Served) -> None:
+    with Client(server.url, ALICE, retry_s=60.0) as client:
+        client.submit(run="x")
+        server.pool.broken = Unavailable("the pool starts")
+        found: list[str] = []
+        calling = threading.Thread(target=lambda: found.append(client.summary("1").id))
+        calling.start()
+        server.pool.broken = None
+        calling.join(60)
+        assert found == ["1"]
+
+
+def test_a_pool_that_does_not_come_up_is_told(server: Served) -> None:
+    with Client(server.url, ALICE, retry_s=0.05) as client:
+        client.submit(run="x")
+        server.pool.broken = Unavailable("the pool starts")
+        with pytest.raises(Unavailable, match="the pool starts"):
+            client.summary("1")
+
+
+def test_a_kept_connection_that_the_pool_closed_is_not_used_again(own_server: Served) -> None:
+    port = port_of(own_server)
+    with Client(own_server.url, ALICE, retry_s=0.0) as client:
+        client.submit(run="x")
+        own_server.stop()
+        with served(MemoryPool(), port):
+            assert client.submit(run="x").id == "1"
+
+
+BROKEN = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"
+
+
+def test_a_read_is_repeated_when_the_connection_breaks() -> None:
+    whole = b'HTTP/1.1 200 OK\r\nContent-Length: 11\r\nConnection: close\r\n\r\n{"rows": []}'.replace(b"11", b"12")
+    with answering(b"", BROKEN, whole) as (url, asked), Client(url, "t", retry_s=60.0) as client:
+        assert client.usage(0, 1) == ()
+        assert len(asked) == 3
+
+
+def test_a_submit_is_repeated_with_the_same_key() -> None:
+    body = b'{"jobs":[{"id":"7","name":"a"}]}'
+    whole = b"HTTP/1.1 201 Created\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(body), body)
+    with answering(b"", whole) as (url, asked), Client(url, "t", retry_s=60.0) as client:
+        assert client.submit(run="x").id == "7"
+    keys = [next(line for line in request.split(b"\r\n") if line.startswith(b"Idempotency-Key")) for request in asked]
+    assert keys[0] == keys[1]
+    assert len(keys[0]) > 40
+
+
+def test_what_must_not_happen_twice_is_not_repeated() -> None:
+    with answering(BROKEN, b"") as (url, asked), Client(url, "t", retry_s=60.0) as client:
+        with pytest.raises(Unavailable, match="whether the call was carried out is unknown"):
+            client.issue_token("alice")
+        assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\nContent-Type: text/html\r\n\r\nnope",
+        b'HTTP/1.1 400 Bad\r\nContent-Length: 15\r\n\r\n{"error": "no"}',
+        b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n",
+    ],
+)
+def test_another_server_at_the_address_is_told(answer: bytes) -> None:
+    with (
+        answering(answer) as (url, _),
+        Client(url, "t", retry_s=0.0) as client,
+        pytest.raises(DaemonNotRunning, match="is no pool of corral"),
+    ):
+        client.status()
+
+
+def test_what_is_no_http_at_the_address_is_told() -> None:
+    with (
+        answering(b"SSH-2.0-OpenSSH\r\n") as (url, _),
+        Client(url, "t", retry_s=0.0) as client,
+        pytest.raises(Unavailable),
+    ):
+        client.status()
+
+
+def test_an_answer_that_is_not_understood_is_told_as_such() -> None:
+    whole = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"
+    with answering(whole) as (url, _), Client(url, "t", retry_s=0.0) as client:
+        with pytest.raises(CorralError) as caught:
+            client.status()
+        assert caught.value.code == "DAEMON_NOT_RUNNING"
+
+
+def test_an_error_of_a_newer_pool_keeps_its_code_in_words() -> None:
+    body = b'{"code": "FROM_THE_FUTURE", "message": "no", "also": [{"code": "X", "message": "y"}], "new": 1}'
+    answer = b"HTTP/1.1 409 Conflict\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    with answering(answer) as (url, _), Client(url, "t") as client:
+        with pytest.raises(CorralError, match="no") as caught:
+            client.status()
+        assert [refusal.message for refusal in caught.value.also] == ["y"]
+
+
+@pytest.mark.parametrize("token", ["a b", "a\nb", "ü"])
+def test_a_token_that_no_header_can_carry_is_refused(server: Served, token: str) -> None:
+    with Client(server.url, token) as client, pytest.raises(Unauthenticated):
+        client.status()
+
+
+def test_a_damaged_state_directory_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "daemon.json").write_text(json.dumps({"url": "nonsense", "pid": 1}))
+    (tmp_path / "token").write_text("t")
+    with Client(state_dir=tmp_path) as client, pytest.raises(StateUnusable):
+        client.status()
+
+
+def test_another_transport_can_be_given() -> None:
+    class Canned:
+        def request(
+            self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float
+        ) -> Reply:
+            assert (method, url) == ("GET", "http://h:1/v1/usage?since=0&until=1")
+            return Reply(200, {}, b'{"rows": []}')
+
+        def stream(self, url: str, headers: Mapping[str, str], idle_timeout_s: float) -> Stream:
+            raise NotSent("no streams here")
+
+        def close(self) -> None:
+            pass
+
+    assert Client("http://h:1", "t", transport=Canned()).usage(0, 1) == ()
+
+
+def test_a_stream_is_read_in_whatever_pieces_it_comes() -> None:
+    class Pieces:
+        status = 200
+        headers: Mapping[str, str] = {}
+
+        def __init__(self, text: bytes, size: int) -> None:
+            self.pieces = [text[i : i + size] for i in range(0, len(text), size)]
+
+        def read(self) -> bytes:
+            return self.pieces.pop(0) if self.pieces else b""
+
+        def close(self) -> None:
+            pass
+
+    text = ": beat\n\nevent: log\r\nid: 3\r\ndata: é\r\n\r\n\n\ndata: x\n\ndata: cut off".encode()
+    for size in (1, 2, 7, 1000):
+        assert list(blocks(Pieces(text, size))) == [["event: log", "id: 3", "data: é"], ["data: x"]]
+
+
+def test_a_certificate_of_an_own_authority_is_checked(tmp_path: Path) -> None:
+    openssl = program("openssl")
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(
+        [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", "/CN=pool", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    app = create_app(MemoryPool(), version="1")
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app, port=free_port(), log_level="critical", lifespan="off", ssl_keyfile=key, ssl_certfile=certificate
+        )
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        wait_until(lambda: server.started)
+        url = f"https://127.0.0.1:{server.config.port}"
+        with Client(url, ADMIN, ca_file=certificate) as client:
+            assert client.submit(run="x").id == "1"
+        with Client(url, ADMIN, retry_s=0.0) as client, pytest.raises(DaemonNotRunning):
+            client.status()
+    finally:
+        server.should_exit = True
+        thread.join(20)
+
+
+def test_the_two_kinds_of_failure_are_told_apart() -> None:
+    transport = PlainTransport()
+    with pytest.raises(NotSent):
+        transport.request("GET", f"http://127.0.0.1:{free_port()}/x", {}, None, 1.0)
+    with answering(b"") as (url, _), pytest.raises(Broken):
+        transport.request("GET", f"{url}/x", {}, None, 1.0)
+    with answering(b"") as (url, _), pytest.raises(Broken):
+        transport.stream(f"{url}/x", {}, 1.0)
