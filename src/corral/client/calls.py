@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from corral.client.discovery import Discovery, checked_url
+from corral.client.discovery import Address, Discovery, checked_url
 from corral.client.transport import Broken, NotSent, Reply, Stream, Transport
 from corral.model.errors import CorralError, DaemonNotRunning, Refusal, Unauthenticated, Unavailable
 
@@ -126,10 +126,18 @@ class Caller:
         if not self.discovery.may_return() or not patience.pause():
             raise self.discovery.not_running(origin) from None
 
+    def _address(self) -> Address:
+        try:
+            return self.discovery.address()
+        except DaemonNotRunning as error:
+            if self.discovery.may_return():
+                raise NotSent(str(error)) from None
+            raise
+
     def _prepare(self, path: str, query: Query | None) -> tuple[str, dict[str, str]]:
         """Return the URL and the headers of a call; look for the pool when it is not known."""
         if not self._origin:
-            address = self.discovery.address()
+            address = self._address()
             if not address.token.isascii() or not address.token.isprintable() or " " in address.token:
                 raise Unauthenticated("the token holds characters that no token has")
             self._origin = checked_url(address.url)

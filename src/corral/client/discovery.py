@@ -72,7 +72,9 @@ class Discovery:
         return _alive(self._supervisor_pid()) or (daemon is not None and _alive(daemon.pid))
 
     def not_running(self, url: str) -> DaemonNotRunning:
-        """Return the error for a pool that does not answer."""
+        """Return the error for a pool that does not answer at ``url`` (empty: that says nowhere where it is)."""
+        if not url:
+            return DaemonNotRunning(f"no pool runs on {self.state_dir}", hint=START_HINT)
         hint = START_HINT if self.url is None else f"check the address, or {START_HINT}"
         return DaemonNotRunning(f"no pool answers at {url}", hint=hint)
 

@@ -106,6 +106,21 @@ def test_calls_outlast_a_restart_of_the_daemon_on_another_port(tmp_path: Path) -
             assert client.summary(handle.id).id == "1"
 
 
+def test_a_daemon_that_is_being_started_is_waited_for(tmp_path: Path, server: Served) -> None:
+    (tmp_path / "supervisor.pid").write_text(str(os.getpid()))
+    (tmp_path / "token").write_text(ALICE)
+    with Client(state_dir=tmp_path, retry_s=0.05) as client, pytest.raises(DaemonNotRunning, match="no pool runs on"):
+        client.status()
+    with Client(state_dir=tmp_path, retry_s=60.0) as client:
+        found: list[int] = []
+        calling = threading.Thread(target=lambda: found.append(client.status().nodes))
+        calling.start()
+        (tmp_path / "daemon.tmp").write_text(json.dumps({"url": server.url, "pid": os.getpid()}))
+        (tmp_path / "daemon.tmp").rename(tmp_path / "daemon.json")
+        calling.join(60)
+        assert found == [1]
+
+
 def test_streams_go_on_where_they_were_after_a_restart() -> None:
     port = free_port()
     with Client(f"http://127.0.0.1:{port}", ALICE, retry_s=60.0) as client:
