@@ -96,9 +96,7 @@ def real_work(demo: Demo) -> None:
     hold = {"HOLD_SECONDS": "2"}
     demo.named["sweep"] = demo.program("bob", "sweep", "sweep", gpus=1, sweep=sweep, envs=hold, priority=10)
     tiles = {"TILES": str(TILES), "HOLD_SECONDS": "2"}
-    demo.named["tiles"] = demo.program(
-        "ada", "tiles", "tiles", gpus=1, array=f"0-{TILES - 1}", envs=tiles, priority=10
-    )
+    demo.named["tiles"] = demo.program("ada", "tiles", "tiles", gpus=1, array=f"0-{TILES - 1}", envs=tiles, priority=10)
     points = {"POINTS": "48", "INPUT_DIR": str(demo.output(demo.named["sweep"]))}
     demo.named["best"] = demo.program("bob", "best", "best", after=demo.named["sweep"], envs=points)
     merge = {"TILES": str(TILES), "INPUT_DIR": str(demo.output(demo.named["tiles"]))}
