@@ -84,8 +84,8 @@ def test_the_queue_in_order() -> None:
     ]
     assert rows == [
         "POS JOB NAME TENANT PRIO NEEDS WAITED START REASON",
-        "1 7 train blue 5 2 nodes at once, each 4 H100, 8 CPUs 1m05s 12:10 to 12:15 4 GPUs short",
-        "2 8.3 a\\x1bb red 0 2 nodes at once, each 4 H100, 8 CPUs 5.0s - after job 7",
+        "1 7 train blue 5 2 x 4 H100 1m05s 12:10 to 12:15 4 GPUs short",
+        "2 8.3 a\\x1bb red 0 2 x 4 H100 5.0s - after job 7",
         "the first 2 (--limit shows more)",
     ]
     assert as_text(pool.queue([], now=NOON, limit=2), width=80) == "nothing waits\n"

@@ -53,9 +53,10 @@ def test_moments_are_local_and_say_the_day_only_when_it_is_another() -> None:
     [
         (NOON + 600, NOON + 1800, "12:10 to 12:30"),
         (NOON + 600, NOON + 610, "12:10"),
-        (NOON + 600, None, "not before 12:10, end unknown"),
+        (NOON + 600, None, "not before 12:10, maybe much later"),
+        (NOON - 1, None, "at any moment, or much later"),
         (NOON - 5, NOON - 5, "now"),
-        (NOON - 5, NOON + 300, "now to 12:05"),
+        (NOON - 5, NOON + 300, "by 12:05"),
         (NOON + 30, NOON + 40, "12:00:30 to 12:00:40"),
         (NOON + 82_800, NOON + 90_000, "Dec 01 11:00 to Dec 01 13:00"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC
 
 from corral.cli.render.layout import as_text
-from corral.cli.render.why import held_by_gang, shape_words, shares, why
+from corral.cli.render.why import held_by_gang, shape_brief, shape_words, shares, why
 from corral.model.ids import DeviceId, GangKey, JobId, NodeId, TenantId
 from corral.model.job import JobState
 from corral.model.offer import Reservation
@@ -134,6 +134,9 @@ def test_what_a_job_needs_in_words() -> None:
     assert (
         shape_words(GangShape(1, Demand(gpu_milli=500, cpus_milli=2000, memory_mib=GIB))) == "0.5 GPUs, 2 CPUs, 1 GiB"
     )
+    assert shape_brief(SHAPE) == "3 x 8 H100"
+    assert shape_brief(GangShape(1, Demand(gpu_milli=1000))) == "1 GPU"
+    assert shape_brief(GangShape(2, Demand(cpus_milli=16_000))) == "2 x 16 CPUs"
     assert shape_words(SHAPE) == "3 nodes at once, each 8 H100, 32 CPUs, 256 GiB"
 
 

@@ -21,7 +21,7 @@ from corral.cli.render.units import (
     stamp,
     trimmed,
 )
-from corral.cli.render.why import shape_words
+from corral.cli.render.why import shape_brief
 from corral.model.report import PoolStatus, QueueLine, TenantReport
 from corral.model.tenant import Queue, Quota, Token
 from corral.ports.store import UsageRow
@@ -96,10 +96,10 @@ def queue(lines: Sequence[QueueLine], *, now: float, limit: int, zone: tzinfo | 
     heads = (
         Column("POS", right=True),
         Column("JOB", least=4),
-        Column("NAME", least=6),
-        Column("TENANT", least=6),
+        Column("NAME", cut=True, least=6),
+        Column("TENANT", cut=True, least=6),
         Column("PRIO", right=True),
-        Column("NEEDS", wide=True, least=12),
+        Column("NEEDS", cut=True, least=8),
         Column("WAITED", right=True),
         Column("START", wide=True, least=9),
         Column("REASON", wide=True, least=14),
@@ -111,7 +111,7 @@ def queue(lines: Sequence[QueueLine], *, now: float, limit: int, zone: tzinfo | 
             line.name,
             line.tenant,
             str(line.priority),
-            shape_words(line.shape),
+            shape_brief(line.shape),
             duration(line.waited_s),
             "-" if line.estimate is None else span(line.estimate.earliest, line.estimate.latest, now, zone),
             line.reason,

@@ -53,12 +53,14 @@ def stamp(at: float | None, zone: tzinfo | None = None) -> str:
 
 
 def span(earliest: float, latest: float | None, now: float, zone: tzinfo | None = None) -> str:
-    """Return an expected time as a range: ``14:05 to 14:20``, ``from 14:05`` when it has no known end."""
+    """Return an expected time as a range: ``14:05 to 14:20``; ``by 14:20`` when it may be any moment."""
     first = _minute(earliest, now, zone)
     if latest is None:
-        return f"not before {first}, end unknown"
+        return "at any moment, or much later" if first == "now" else f"not before {first}, maybe much later"
     last = _minute(latest, now, zone)
-    return first if first == last else f"{first} to {last}"
+    if first == last:
+        return first
+    return f"by {last}" if first == "now" else f"{first} to {last}"
 
 
 def _minute(at: float, now: float, zone: tzinfo | None) -> str:

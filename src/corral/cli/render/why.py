@@ -63,6 +63,16 @@ def shape_words(shape: GangShape) -> str:
     return need if shape.ranks == 1 else f"{shape.ranks} nodes at once, each {need}"
 
 
+def shape_brief(shape: GangShape) -> str:
+    """Return what a gang needs in a few characters: ``4 x 8 H100``, ``0.5 GPUs``, ``2 x 16 CPUs``."""
+    demand = shape.demand
+    if demand.gpu_milli:
+        each = f"{milli(demand.gpu_milli)} {demand.gpu_model or ('GPU' if demand.gpu_milli == 1000 else 'GPUs')}"
+    else:
+        each = amount_words(Amount(cpus_milli=demand.cpus_milli))
+    return each if shape.ranks == 1 else f"{shape.ranks} x {each}"
+
+
 def _constraints(report: WhyReport, everything: bool) -> list[RenderableType]:
     fits = sum(constraint.fits for constraint in report.constraints)
     shown = list(report.constraints if everything else report.constraints[:NODES_SHOWN])
