@@ -267,6 +267,17 @@ class Book:
             for last in recovery.decide(live, self.state.at):
                 self.record(last)
 
+    def resume(self, now: float) -> None:
+        """Take the decisions that are due on the state alone: the last run may have died before its masters decided."""
+        for job in list(self.state.jobs.values()):
+            self.decide(job.id, recovery.decide(job, now))
+
+    def expect(self, job: JobId, gang: int, now: float) -> None:
+        """Wait for a decision of the job's remote AppMaster if the state of a gang still calls for one."""
+        live, host = self.state.jobs.get(job), self.masters.host(job)
+        if live is not None and host is not None and host.node is not None and host.awaiting_since is None:
+            host.awaiting_since = now if recovery.decide_gang(live, gang, now) else None
+
     def rehost(self, job: JobId, now: float) -> None:
         """Host a job's AppMaster here again (its host died or is silent) and take the decisions that are due."""
         live = self.state.jobs.get(job)

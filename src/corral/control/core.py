@@ -56,6 +56,7 @@ class ControlCore:
         self.liveness = Liveness(self.book)
         self.cycle = Cycle(self.book)
         self._last_round_at = 0.0
+        self._resumed = False
 
     def handle(self, now: float, item: Input) -> Answer:
         """Take one input in."""
@@ -91,6 +92,9 @@ class ControlCore:
 
     def settle(self, now: float) -> None:
         """Run a scheduling round when something changed, or when a second has passed while something waits."""
+        if not self._resumed:
+            self._resumed = True
+            self.book.resume(now)
         if self.book.dirty or (now - self._last_round_at >= 1.0 and self.book.waiting.count()):
             self._last_round_at = now
             self.cycle.run(now)

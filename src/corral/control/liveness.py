@@ -210,6 +210,7 @@ class Liveness:
             self._end(now, job.id, key, report.incarnation, report.exit, seen_by)
             if said is not None and seen_by is not None:
                 self._book.decide(job.id, dated(said.decisions, now))
+                self._book.expect(job.id, key.gang, now)
         elif gang.stopping is not None:
             self._resend_stop(job, gang, task)
 
