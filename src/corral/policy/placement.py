@@ -165,7 +165,9 @@ def _score(room: Room, wish: Wish, demand: Demand, exact: str | None) -> tuple[f
         shared = [free[i] for i in room.eligible(demand, exact) if demand.gpu_milli <= free[i] < MILLI]
         if shared:
             return cost + min(shared) / MILLI - 1.0, stay
-    return cost + sum(1 for milli in free if milli >= MILLI), stay
+    spoilt = sum(1 for milli in free if milli >= MILLI)
+    # A job without GPUs takes CPUs that a node's devices will need, also of those that are busy now.
+    return cost + spoilt + (0 if demand.is_share else len(devices)), stay
 
 
 def _place_on_one_node(
