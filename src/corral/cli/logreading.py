@@ -25,9 +25,13 @@ GANGS_PAGE = 1_000
 
 def follow_logs(client: Client, ref: TaskRef, tail: int | None) -> int | None:
     """Print logs until the job has ended; return 128 + the signal that ended this before. The job goes on."""
+    job = client.summary(ref.job)
+    if job.state.ended:
+        show_logs(client, ref, tail, as_json=False)
+        return None
     interrupts = Interrupts()
     with interrupts.caught():
-        came = JobWatch(client, client.summary(ref.job), ref, tail).run(interrupts)
+        came = JobWatch(client, job, ref, tail).run(interrupts)
     return None if came is None else SIGNAL_BASE + came
 
 
