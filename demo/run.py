@@ -43,7 +43,7 @@ TILES = 24
 ROOT = Path(__file__).resolve().parent.parent
 # Devices and seconds of the small jobs: mixed sizes, a few seconds each.
 MIX: tuple[tuple[str | float, float], ...] = ((1, 3.0), (1, 2.0), (2, 3.0), (0.5, 2.5), (1, 4.0))
-BATCH = 12
+BATCH = 4
 # What a program needs of a node beside its devices: the processes are small.
 SMALL: dict[str, Any] = {"cpus": 1, "memory": "1GiB"}
 
@@ -105,7 +105,7 @@ def real_work(demo: Demo) -> None:
 
 def keep_backlogged(demo: Demo) -> None:
     """Keep at least twice each tenant's entitlement of devices queued until told to stop."""
-    turn = 0
+    turns = dict.fromkeys(WEIGHTS, 0)
     with Client(state_dir=demo.state_dir) as admin:
         while demo.filling.is_set():
             waiting: dict[str, float] = {}
@@ -115,8 +115,8 @@ def keep_backlogged(demo: Demo) -> None:
             for name, weight in WEIGHTS.items():
                 entitled = NODES * DEVICES * weight / sum(WEIGHTS.values())
                 while waiting.get(name, 0.0) < 2.5 * entitled:
-                    gpus, hold_s = MIX[turn % len(MIX)]
-                    turn += 1
+                    gpus, hold_s = MIX[turns[name] % len(MIX)]
+                    turns[name] += 1
                     demo.fillers.append(filler(demo, name, gpus, hold_s))
                     waiting[name] = waiting.get(name, 0.0) + float(gpus) * BATCH
             time.sleep(0.5)

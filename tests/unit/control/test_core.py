@@ -320,3 +320,13 @@ def test_nodes_without_contact_are_not_offered() -> None:
     assert world.job("1").state is JobState.PENDING
     world.hello(node_spec("n1", 1))
     assert world.job("1").state is JobState.RUNNING
+
+
+def test_a_device_that_failed_under_a_task_is_given_to_nobody_before_its_node_looked_again() -> None:
+    world = World(n1=1)
+    world.submit(ONE, JobAsk(name="two", argv=("x",), gpu_milli=1000))
+    world.start("1")
+    world.end("1", cause=Cause.DEVICE_FAILED)
+    assert [world.job(n).state for n in "12"] == [JobState.PENDING, JobState.PENDING]
+    world.heartbeat("n1")
+    assert sorted(world.job(n).state.value for n in "12") == ["pending", "running"]
