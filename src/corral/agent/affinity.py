@@ -28,13 +28,13 @@ class CpuChooser:
 
     def hold(self, cpus: Iterable[int], cpus_milli: int) -> None:
         """Count a task that is on these CPUs already."""
-        self._add(list(cpus), cpus_milli)
+        self._add(list(cpus), cpus_milli, 1)
 
     def give_back(self, cpus: Iterable[int], cpus_milli: int) -> None:
         """Count a task off."""
-        self._add(list(cpus), -cpus_milli)
+        self._add(list(cpus), cpus_milli, -1)
 
-    def _add(self, cpus: list[int], milli: int) -> None:
+    def _add(self, cpus: list[int], milli: int, sign: int) -> None:
         known = [cpu for cpu in cpus if cpu in self._held_milli]
         for cpu in known:
-            self._held_milli[cpu] += milli // len(known)
+            self._held_milli[cpu] += sign * (milli // len(known))

@@ -61,8 +61,8 @@ class ForkLink:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._transport is not None:
-            self._transport.abort()
+        # The event loop closes a transport in its next turn.
+        await asyncio.sleep(0)
 
     def launch(self, directory: str, on_answer: Callable[[ForkAnswer], None]) -> None:
         """Ask for the shim of a task directory; ``on_answer`` is called exactly once."""
@@ -98,6 +98,7 @@ class ForkLink:
                     await lost
                 finally:
                     self._transport = None
+                    transport.abort()
                 _log.warning("the fork server closed the connection")
             if not self._waiting:
                 self._wanted.clear()

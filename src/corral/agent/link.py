@@ -46,8 +46,8 @@ class Link:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._connection is not None:
-            self._connection.close()
+        # The event loop closes a transport in its next turn.
+        await asyncio.sleep(0)
 
     def reconnect(self) -> None:
         """Close the connection and make a new one: the node has to introduce itself anew."""

@@ -45,9 +45,11 @@ class Retention:
         for line in lines:
             at, _, marker = line.partition(" ")
             try:
-                found[marker] = Kept(marker, float(at))
+                task = Kept(marker, float(at))
             except ValueError:
                 continue
+            if marker:
+                found[marker] = task
         return found
 
     def open(self, kept: list[Kept]) -> None:

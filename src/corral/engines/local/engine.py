@@ -16,6 +16,7 @@ from corral.model.errors import EngineFault, NotFound
 from corral.model.ids import NodeId, TaskKey
 from corral.model.messages import AgentSays, ControllerSays, Hello
 from corral.ports.engine import AgentGone, LogChunk, Sink
+from corral.wire.frames import FrameError
 
 _log = logging.getLogger(__name__)
 
@@ -70,11 +71,15 @@ class LocalEngine:
             peer.close()
 
     def send(self, command: ControllerSays) -> bool:
-        """Queue a command; False when the node is not connected."""
+        """Queue a command; False when the node is not connected, or when the command is larger than a frame."""
         peer = self._peers.get(command.node)
         if peer is None:
             return False
-        peer.send(command)
+        try:
+            peer.send(command)
+        except FrameError as error:
+            _log.error("%s cannot be sent to %s: %s", type(command).__name__, command.node, error)  # noqa: TRY400
+            return False
         return True
 
     def connected(self) -> frozenset[NodeId]:

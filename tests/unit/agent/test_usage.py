@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from corral.agent import usage
+from corral.agent.members import Members
+from tests.unit.agent.words import key
+from tests.waiting import wait_until
+
+BUSY = "import time; held = bytearray(60 << 20)\nwhile time.process_time() < 0.5: pass\nprint(flush=True); input()"
+
+
+def test_a_task_s_processes_are_measured_together(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"x" * 123)
+    (tmp_path / "progress").write_text("1\n2.5\n")
+    # In place of the shim: a process with one child.
+    shim = subprocess.Popen(
+        [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY!r}])"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert shim.stdout is not None
+        shim.stdout.readline()
+        sample = usage.sample(key(), 1, tmp_path, shim.pid)
+        assert sample.rss_mib is not None
+        assert sample.cpu_s is not None
+        assert 60 <= sample.rss_mib <= 200
+        assert 0.4 <= sample.cpu_s <= 10.0
+        assert (sample.progress, sample.log_bytes) == (2.5, 123)
+        members = Members()
+        members.add("1.0.0.1", shim.pid)
+        assert members.known() == []
+        [child] = members.refresh()
+        assert members.known() == [child]
+        assert members.remove("1.0.0.1") == {child}
+        assert members.refresh() == []
+    finally:
+        shim.communicate(b"\n", timeout=10)
+    gone = usage.sample(key(), 1, tmp_path, shim.pid)
+    assert (gone.rss_mib, gone.cpu_s) == (None, None)
+
+
+def test_a_child_is_known_before_anybody_looks() -> None:
+    members = Members()
+    members.add("1.0.0.1", os.getpid(), 77)
+    assert members.known() == [77]
+
+
+@pytest.mark.parametrize(
+    "content, expected",
+    [
+        (b"", None),
+        (b"0.25", 0.25),
+        (b"1 2 3\n", 3.0),
+        (b"step 7\n", 7.0),
+        (b"nan", None),
+        (b"inf", None),
+        (b"done", None),
+        (b"\xff\xfe", None),
+        (b"9\n" * 10_000 + b"10\n", 10.0),
+    ],
+)
+def test_progress_is_the_last_number(tmp_path: Path, content: bytes, expected: float | None) -> None:
+    path = tmp_path / "progress"
+    path.write_bytes(content)
+    assert usage.read_progress(path) == expected
+
+
+def test_a_progress_file_that_is_none_holds_nobody_up(tmp_path: Path) -> None:
+    assert usage.read_progress(tmp_path / "missing") is None
+    os.mkfifo(tmp_path / "pipe")
+    assert usage.read_progress(tmp_path / "pipe") is None
+    assert usage.read_progress(tmp_path) is None
+
+
+def test_available_memory_is_what_the_kernel_says() -> None:
+    def agrees() -> bool:
+        fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        available = usage.memory_available_mib()
+        return available is not None and abs(available - int(fields["MemAvailable"].split()[0]) // 1024) <= 64
+
+    wait_until(agrees)
