@@ -165,7 +165,7 @@ class JobWatch:
     def _listen(self) -> None:
         """Put the job's facts into the queue, from its first; end with the job."""
         try:
-            for entry in self._client.events(self._job.id, after_seq=0):
+            for entry in self._facts():
                 self._queue.put(entry)
                 if isinstance(entry.fact, events.JobEnded):
                     break
@@ -174,6 +174,14 @@ class JobWatch:
         finally:
             self._started.set()
             self._queue.put(_Over())
+
+    def _facts(self) -> Iterator[JournalEntry]:
+        """Yield the job's facts from its first on. The history is found by the job's number, however long the journal."""
+        seq = 0
+        for entry in self._client.history(self._job.id):
+            seq = entry.seq
+            yield entry
+        yield from self._client.events(self._job.id, after_seq=seq)
 
     def _ask_why(self) -> None:
         """Put the reason for waiting into the queue, again and again until the first task starts."""
