@@ -19,6 +19,7 @@ from pathlib import Path
 from corral.agent.cgroup import probe
 from corral.agent.shim.client import ForkClient, start
 from corral.agent.shim.handle import TaskHandle
+from corral.agent.shim.task_cgroup import remove_group
 
 
 def main() -> None:
@@ -108,7 +109,9 @@ class CpuMeter:
         if self._group is None:
             return None
         words = (self._group / "cpu.stat").read_text().split()
-        self._group.rmdir()
+        # The last shims say that they have ended a moment before they have.
+        while not remove_group(str(self._group)):
+            time.sleep(0.001)
         return round(int(words[words.index("usage_usec") + 1]) / 1000 / tasks, 3)
 
 

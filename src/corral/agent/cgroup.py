@@ -117,7 +117,7 @@ def _probe_v2(
         return {}, missing
     top = mounts[""][0]
     directory = _directory(mounts[""], own[""])
-    if make_room and directory != top:
+    if make_room:
         _make_room(directory)
     best: dict[str, Controller] = {}
     # The own group first, then those above it: the nearest that can do most is taken.

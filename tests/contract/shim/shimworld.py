@@ -35,9 +35,7 @@ class ShimWorld:
 
     def __exit__(self, *_: object) -> None:
         for handle in self.handles:
-            if handle.shim_lives():
-                wait_until(lambda handle=handle: handle.stop("cancelled", 0) or not handle.shim_lives(), what="a stop")
-            wait_until(lambda handle=handle: not handle.shim_lives(), what=f"the end of the shim of {handle.directory}")
+            finish(handle)
         self.stop_server()
         self.notices.close()
         assert (self.directory / "f.log").read_text() == ""
@@ -82,7 +80,9 @@ class ShimWorld:
         return self.end(self.launch(number, **fields))
 
     def end(self, handle: TaskHandle, timeout_s: float = 30.0) -> dict[str, Any]:
-        return wait_until(handle.status, timeout_s, what=f"the end of {handle.directory.name}")
+        status = wait_until(handle.status, timeout_s, what=f"the end of {handle.directory.name}")
+        assert status is not None
+        return status
 
     def python(self, number: int = 0, *, code: str, arguments: tuple[str, ...] = (), **fields: Any) -> TaskHandle:
         """Launch a Python program."""
@@ -105,6 +105,13 @@ class ShimWorld:
         return [stat.pid for stat in found]
 
 
+def finish(handle: TaskHandle) -> None:
+    """Stop a task that still runs, and wait until its shim is gone."""
+    if handle.shim_lives():
+        wait_until(lambda: handle.stop("cancelled", 0) or not handle.shim_lives(), what="a stop")
+    wait_until(lambda: not handle.shim_lives(), what=f"the end of the shim of {handle.directory}")
+
+
 def log_of(handle: TaskHandle) -> bytes:
     """Return the newest file of the log."""
     with contextlib.suppress(FileNotFoundError):
@@ -114,7 +121,7 @@ def log_of(handle: TaskHandle) -> bytes:
 
 def child_of(handle: TaskHandle) -> int:
     """Wait for the main child and return its pid."""
-    return wait_until(lambda: (handle.shim() or {}).get("child_pid"), what="a main child")
+    return int(wait_until(lambda: (handle.shim() or {}).get("child_pid"), what="a main child") or 0)
 
 
 def shim_of(handle: TaskHandle) -> int:

@@ -73,7 +73,7 @@ def test_a_task_needs_nobody_to_listen(world: ShimWorld) -> None:
 
 def test_shim_json_names_shim_and_child(world: ShimWorld) -> None:
     handle = world.launch(argv=["sleep", "60"])
-    shim = wait_until(handle.shim)
+    shim = wait_until(handle.shim) or {}
     assert shim["boot_id"] == processes.boot_id()
     assert processes.start_ticks(shim["pid"]) == shim["start_ticks"]
     assert processes.start_ticks(shim["child_pid"]) == shim["child_start_ticks"]
@@ -116,6 +116,15 @@ def test_umask_cpus_and_oom_score_are_set(world: ShimWorld) -> None:
     cpu = max(os.sched_getaffinity(0))
     seen = report(world, umask=0o077, cpus=[cpu], oom_score_adj=500)
     assert (seen["umask"], seen["cpus"], seen["oom"]) == (0o077, [cpu], 500)
+
+
+def test_resource_limits_are_set(world: ShimWorld) -> None:
+    handle = world.launch(script="ulimit -Sn; ulimit -Hn; ulimit -c", rlimits={"NOFILE": [77, 88], "CORE": [0, 0]})
+    assert world.end(handle)["exit_code"] == 0
+    assert log_of(handle) == b"77\n88\n0\n"
+    status = world.run(1, argv=["true"], rlimits={"NOFILE": [88, 77]})
+    assert (status["cause"], status["exit_code"]) == ("exec-failed", 126)
+    assert status["message"].startswith("cannot start: ")
 
 
 def test_cpus_that_do_not_exist_are_told_not_fatal(world: ShimWorld) -> None:
@@ -197,7 +206,7 @@ def test_status_is_the_last_thing_and_leaves_nothing_half_written(world: ShimWor
 
 def test_a_task_directory_that_vanishes_ends_the_shim(world: ShimWorld) -> None:
     handle = world.launch(argv=["sleep", "0.5"])
-    shim = wait_until(handle.shim)
+    shim = wait_until(handle.shim) or {}
     for entry in handle.directory.iterdir():
         entry.unlink()
     handle.directory.rmdir()

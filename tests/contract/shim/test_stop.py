@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 
 from corral.agent import processes
 from tests.contract.shim.shimworld import ShimWorld, child_of, gone, log_of, pid_in, shim_of, state_of
@@ -13,9 +14,9 @@ from tests.waiting import wait_until
 DEAF = "trap '' TERM; echo deaf; while :; do sleep 0.05; done"
 
 SAVER = """
-import signal, sys, time
-signal.signal(signal.Signals[sys.argv[1]], lambda *_: print("saved", flush=True))
-print("up", flush=True)
+import os, signal, sys, time
+signal.signal(signal.Signals[sys.argv[1]], lambda *_: os.write(1, b"saved"))
+os.write(1, b"up")
 while True:
     time.sleep(0.05)
 """
@@ -140,10 +141,26 @@ def test_a_checkpoint_signal_goes_past_a_shell_that_would_die_of_it(world: ShimW
 
 def test_a_checkpoint_signal_kills_nobody(world: ShimWorld) -> None:
     handle = world.launch(argv=["sleep", "60"], checkpoint_signal="USR1")
-    child_of(handle)
+    world.wait_event("started")
     assert handle.checkpoint()
     assert world.wait_event("checkpoint")["processes"] == 0
     assert not gone(child_of(handle))
+
+
+def test_a_checkpoint_signal_at_any_moment_of_the_start_kills_nobody(world: ShimWorld) -> None:
+    handles = [world.launch(number, argv=["sleep", "60"], checkpoint_signal="USR1") for number in range(20)]
+    for handle in handles:
+        wait_until(handle.checkpoint, interval_s=0, what="a shim to ask")
+    for handle in handles:
+        name = Path(f"/proc/{child_of(handle)}/comm")
+        wait_until(lambda name=name: name.read_text() == "sleep\n", what="the program")  # type: ignore[misc]
+
+
+def test_a_stop_at_any_moment_of_the_start_is_not_lost(world: ShimWorld) -> None:
+    handles = [world.launch(number, argv=["sleep", "600"]) for number in range(20)]
+    for handle in handles:
+        wait_until(lambda handle=handle: handle.stop("cancelled", 600), interval_s=0, what="a shim to ask")  # type: ignore[misc]
+    assert {world.end(handle)["signal"] for handle in handles} <= {signal.SIGTERM, None}
 
 
 def test_without_a_checkpoint_signal_nothing_is_sent(world: ShimWorld) -> None:

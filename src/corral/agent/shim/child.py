@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 from typing import NamedTuple
 
@@ -103,6 +104,9 @@ def _become(arguments: list[str], surrounding: Surrounding, parent: int, sender:
         failure = _execute(arguments, surrounding.spec, surrounding.task_dir)
     except OSError as error:
         failure = Failure(_EXIT_NOT_EXECUTABLE, f"cannot start: {error.strerror or error}")
+    except ValueError as error:
+        # What setrlimit(2) refuses.
+        failure = Failure(_EXIT_NOT_EXECUTABLE, f"cannot start: {error}")
     finally:
         # Also for what nobody expects: a child must never go on as a second shim.
         os.write(sender, f"{failure.exit_code} {failure.message}".encode(errors="replace")[:_MESSAGE_BYTES_MAX])
@@ -117,10 +121,15 @@ def _prepare(surrounding: Surrounding, parent: int) -> None:
     if surrounding.cgroup is not None:
         surrounding.cgroup.enter()
     os.umask(surrounding.spec.umask)
+    for number, soft, hard in surrounding.spec.rlimits:
+        resource.setrlimit(number, (soft, hard))
     os.dup2(surrounding.output, 1)
     os.dup2(surrounding.output, 2)
     if surrounding.keep is not None:
         os.set_inheritable(surrounding.keep, True)
+    # What came for this process while it was blocked takes effect when it is let through, not in the shim's handler.
+    for number in HANDLED:
+        signal.signal(number, signal.SIG_DFL)
     # Caught signals become default by exec; one that is ignored would stay ignored.
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

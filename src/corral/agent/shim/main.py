@@ -287,6 +287,7 @@ class Shim:
             self._notifier.send(
                 "started",
                 {**self._identity, "shim_pid": os.getpid(), "child_pid": started.pid, "at": self._started_at},
+                patient=True,
             )
 
     def _enforce(self, now: float) -> None:
@@ -309,7 +310,12 @@ class Shim:
         if what != "checkpoint":
             self._notifier.send(what, {**self._identity, "at": time.time()})
         elif self._spec.checkpoint_signal is not None and self._main_pid is not None and not self._tree.frozen:
-            reached = self._tree.ask_checkpoint(self._main_pid, self._spec.checkpoint_signal)
+            # Before its exec the child has the shim's handlers, after it none: a signal in between would kill it.
+            reached = (
+                0
+                if self._started_at is None
+                else self._tree.ask_checkpoint(self._main_pid, self._spec.checkpoint_signal)
+            )
             self._notifier.send(what, {**self._identity, "at": time.time(), "processes": reached})
 
     # ---- the log ---------------------------------------------------------------------------------------------------

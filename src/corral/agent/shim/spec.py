@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 from typing import Any, NamedTuple
 
@@ -35,7 +36,11 @@ class LeaseSpec(NamedTuple):
 
 
 class TaskSpec(NamedTuple):
-    """One incarnation of a task. Times in seconds, sizes in bytes unless the name says otherwise."""
+    """One incarnation of a task. Times in seconds, sizes in bytes unless the name says otherwise.
+
+    ``rlimits`` are (resource, soft, hard) as setrlimit(2) takes them; in JSON ``{"NOFILE": [1024, 4096]}``, -1 for
+    unlimited. What is not named stays as the fork server has it.
+    """
 
     task: str
     incarnation: int
@@ -57,6 +62,7 @@ class TaskSpec(NamedTuple):
     notify: str | None
     oom_score_adj: int
     umask: int
+    rlimits: tuple[tuple[int, int, int], ...]
 
     @property
     def marker(self) -> str:
@@ -170,6 +176,26 @@ def _lease(raw: object) -> LeaseSpec | None:
     return lease
 
 
+def _rlimits(raw: object) -> tuple[tuple[int, int, int], ...]:
+    if raw is None:
+        return ()
+    if not isinstance(raw, dict):
+        raise SpecError("rlimits must be an object")
+    found = []
+    for name, pair in raw.items():
+        number = getattr(resource, f"RLIMIT_{name}", None)
+        if not isinstance(number, int):
+            raise SpecError(f"rlimits: {name!r} is no limit of this system")
+        if (
+            not isinstance(pair, list)
+            or len(pair) != 2
+            or not all(type(limit) is int and limit >= -1 for limit in pair)
+        ):
+            raise SpecError(f"rlimits.{name} must be two integers, soft and hard, -1 for unlimited")
+        found.append((number, pair[0], pair[1]))
+    return tuple(found)
+
+
 def _cgroup(raw: object) -> dict[str, Any] | None:
     """Check what ``CgroupSupport.for_task`` made: a name and, by role, the version and the parent directory."""
     if raw is None:
@@ -232,6 +258,7 @@ def parse(raw: bytes) -> TaskSpec:
         notify=_notify(fields),
         oom_score_adj=fields.integer("oom_score_adj", 0, low=-1000, high=1000),
         umask=fields.integer("umask", 0o022, high=0o777),
+        rlimits=_rlimits(fields.get("rlimits")),
     )
     fields.finish()
     return spec

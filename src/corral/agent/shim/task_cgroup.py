@@ -112,9 +112,11 @@ class TaskCgroup:
         for path in self._paths():
             if try_write(f"{path}/cgroup.kill", "1"):
                 break
-        for pid in self.pids() - {os.getpid()}:
-            ticks = processes.start_ticks(pid)
-            if ticks is not None and pid in self.pids():
+        found = {pid: processes.start_ticks(pid) for pid in self.pids() - {os.getpid()}}
+        # Who is still inside is who was inside: a pid used anew in between would be a stranger's.
+        for pid in self.pids() & found.keys():
+            ticks = found[pid]
+            if ticks is not None:
                 processes.send_signal(pid, ticks, signal.SIGKILL)
         self.thaw()
 

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from corral.agent.shim.ending import Ending, read_stop
+from corral.model.job import Cause
+
+
+def test_the_first_cause_counts() -> None:
+    ending = Ending()
+    ending.request("preempted", "stopped", 10.0, 30.0)
+    ending.request("cancelled", "other", 11.0, 60.0)
+    ending.settle("exited", "")
+    assert (ending.cause, ending.message, ending.kill_at) == ("preempted", "stopped", 40.0)
+
+
+def test_the_earliest_deadline_counts() -> None:
+    ending = Ending()
+    ending.request("preempted", "", 10.0, 30.0)
+    ending.request("cancelled", "", 12.0, 1.0)
+    assert ending.kill_at == 13.0
+    ending.kill_by(20.0)
+    assert ending.kill_at == 13.0
+
+
+def test_an_end_that_has_come_kills_nobody() -> None:
+    ending = Ending()
+    ending.settle("exited", "exit code 3")
+    assert (ending.cause, ending.message, ending.kill_at) == ("exited", "exit code 3", None)
+
+
+@pytest.mark.parametrize(
+    "order, cause, grace_s",
+    [
+        (None, "node-lost", 7.0),
+        ({}, "cancelled", 7.0),
+        ({"reason": "preempted", "grace_s": 3}, "preempted", 3.0),
+        ({"reason": "gang-stopped", "grace_s": 0}, "gang-stopped", 0.0),
+        ({"reason": "device-failed"}, "device-failed", 7.0),
+        ({"reason": "Anything at all!", "grace_s": 2.5}, "cancelled", 2.5),
+        ({"reason": 5, "grace_s": "soon"}, "cancelled", 7.0),
+        ({"reason": "cancelled", "grace_s": -1}, "cancelled", 7.0),
+        ({"reason": "cancelled", "grace_s": float("nan")}, "cancelled", 7.0),
+        ({"reason": "cancelled", "grace_s": True}, "cancelled", 7.0),
+    ],
+)
+def test_a_stop_order_is_understood_as_far_as_it_makes_sense(
+    order: dict[str, Any] | None, cause: str, grace_s: float
+) -> None:
+    assert read_stop(order, 7.0)[0] == cause
+    assert read_stop(order, 7.0)[2] == grace_s
+
+
+def test_every_cause_is_one_that_the_model_knows() -> None:
+    from corral.agent.shim import ending
+
+    causes = {
+        value
+        for name, value in vars(ending).items()
+        if name.isupper() and isinstance(value, str) and not name.startswith("_")
+    }
+    assert causes <= set(Cause)
