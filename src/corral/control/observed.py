@@ -14,7 +14,8 @@ IDLE_PERCENT = 5.0
 class Contact(msgspec.Struct):
     """The contact with one node. Times are the controller's clock.
 
-    ``silent`` says that heartbeats stay away although the connection is there.
+    ``silent`` says that heartbeats stay away although the connection is there. ``doubted`` are devices that a task was
+    said to have lost, until the node's next look at its devices comes in.
     """
 
     connected: bool = False
@@ -28,6 +29,7 @@ class Contact(msgspec.Struct):
     memory_free_mib: int | None = None
     clock_skew_s: float | None = None
     healthy_streak: dict[DeviceId, int] = {}
+    doubted: frozenset[DeviceId] = frozenset()
 
     @property
     def answering(self) -> bool:
