@@ -86,7 +86,7 @@ FILES = (
     FileCase("an absolute mount", b"run: 'true'\nfile_mounts: {/etc/passwd: /etc/hostname}\n", "PATH_UNSAFE"),
     FileCase("a variable of corral's own", b"run: 'true'\nenvs: {CORRAL_JOB: '1'}\n", "INVALID_FIELD"),
     FileCase("more devices than a node has", b"run: 'true'\nresources: {accelerators: 64}\n", "UNSCHEDULABLE"),
-    FileCase("more nodes than there are", b"run: 'true'\nnum_nodes: 99\nresources: {accelerators: 4}\n", "UNSCHEDULABLE"),
+    FileCase("too many nodes", b"run: 'true'\nnum_nodes: 99\nresources: {accelerators: 4}\n", "UNSCHEDULABLE"),
     FileCase("a device that nobody has", b"run: 'true'\nresources: {accelerators: B999:1}\n", "UNSCHEDULABLE"),
     FileCase("more than the quota", b"run: 'true'\ntenant: small\nresources: {accelerators: 2}\n", "QUOTA_EXCEEDED"),
     FileCase("an option that sbatch does not have", b"#!/bin/bash\n#SBATCH --nodez=2\ntrue\n", "UNKNOWN_FIELD"),
