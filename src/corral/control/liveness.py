@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -118,7 +118,7 @@ class Liveness:
         if was_silent and contact.answering:
             self._rehost_on(beat.node)
 
-    def _observe(self, node: NodeId, contact: Contact, devices: Iterable[DeviceState], shards: Iterable[str]) -> None:
+    def _observe(self, node: NodeId, contact: Contact, devices: Sequence[DeviceState], shards: Iterable[str]) -> None:
         held = self._book.state.held.get(node)
         holders: dict[DeviceId, list[GangKey]] = {}
         if held is not None and held.devices:
@@ -132,6 +132,8 @@ class Liveness:
             if state.foreign:
                 blocked.add(state.uuid)
         contact.shards = frozenset(shards)
+        contact.doubted -= {state.uuid for state in devices}
+        blocked |= contact.doubted
         view = NodeView(answering=contact.answering, shards=contact.shards, blocked=frozenset(blocked))
         before = self._book.board.view(node).shards
         if self._book.board.observe(node, view):
@@ -226,8 +228,20 @@ class Liveness:
         fact = TaskEnded(
             at=now, job=job, gang=key.gang, incarnation=incarnation, rank=key.rank, state=end_state(exit_), exit=exit_
         )
+        if exit_.cause is Cause.DEVICE_FAILED:
+            self._doubt(job, key)
         self._book.record(fact)
         self._book.tell(job, fact, seen_by=seen_by)
+
+    def _doubt(self, job: JobId, key: TaskKey) -> None:
+        """Give the devices of a task that lost one to nobody until their node has looked at them again."""
+        placement = self._book.state.jobs[job].gangs[key.gang].tasks[key.rank].placement
+        if placement is not None:
+            contact = self._book.observed.contact(placement.node)
+            contact.doubted |= {share.uuid for share in placement.devices}
+            view = self._book.board.view(placement.node)
+            blocked = view.blocked | contact.doubted
+            self._book.board.observe(placement.node, NodeView(view.answering, view.shards, blocked))
 
     def _settle(
         self, now: float, job: Job, gang: Gang, task: Task, report: TaskReport | None, *, rebooted: bool
