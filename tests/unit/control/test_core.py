@@ -85,6 +85,8 @@ def test_a_loss_moves_the_gang_without_charge_though_its_peer_failed_first(loss:
         world.start("1", rank=rank)
     world.end("1", rank=0, code=1)
     world.end("1", rank=1, cause=loss)
+    world.heartbeat("n1")
+    world.heartbeat("n2")
     gang = world.job("1").gangs[0]
     assert (gang.restarts, gang.moves, gang.incarnation) == (0, 1, 2)
 
