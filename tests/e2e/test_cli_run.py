@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.e2e.command import Corral
 from tests.e2e.terminal import CTRL_C
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize(
@@ -135,3 +137,32 @@ def test_while_a_job_waits_the_terminal_says_why(corral: Corral) -> None:
             assert b"now\r\n" in terminal.shown
     finally:
         corral("cancel", blocker)
+
+
+def test_a_reader_that_leaves_ends_the_command_and_not_the_job(corral: Corral) -> None:
+    script = 'while [ ! -e "$HOME/enough" ]; do echo again; sleep 0.02; done'
+    with corral.start("run", script) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"again\n"
+        process.stdout.close()
+        job = process.stderr.readline().split()[1].decode()
+        assert process.stderr.read().decode() == f"nobody reads the log any more; job {job} goes on\n"
+        assert process.wait(30) == 141
+    assert corral.state(job) == "running"
+    (corral.home / "enough").touch()
+    corral.wait_state(job, "succeeded")
+
+
+def test_a_killed_daemon_does_not_end_following(own: Corral) -> None:
+    script = 'echo begun; while [ ! -e "$HOME/end" ]; do sleep 0.02; done; echo ended; exit 3'
+    with own.start("run", script) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        before = own.json("status")["pid"]
+        os.kill(before, signal.SIGKILL)
+        wait_until(lambda: own.json("status")["pid"] != before, 30.0, 0.1, what="the daemon to be back")
+        (own.home / "end").touch()
+        rest, _ = process.communicate(timeout=60)
+        assert rest == b"ended\n"
+        assert process.returncode == 3

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -35,6 +37,26 @@ def follow_job(client: Client, job: str) -> int:
 
     Ctrl-C asks on a terminal and cancels elsewhere, SIGTERM cancels: then it is 128 + the signal. 0 after detaching.
     """
+    try:
+        cancelled_by = _follow(client, job)
+    except BrokenPipeError:
+        note(f"nobody reads the log any more; job {job} goes on")
+        raise
+    except _Left as left:
+        return left.exit_code
+    return _end(client, job, cancelled_by)
+
+
+class _Left(Exception):
+    """The person left before the job ended."""
+
+    def __init__(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+        super().__init__()
+
+
+def _follow(client: Client, job: str) -> int | None:
+    """Follow a job to its end and return the signal by which it was cancelled, if any. Raises ``_Left``."""
     interrupts = Interrupts()
     with interrupts.caught():
         watch = JobWatch(client, client.summary(job), TaskRef(job))
@@ -42,15 +64,15 @@ def follow_job(client: Client, job: str) -> int:
         while (came := watch.run(interrupts)) is not None:
             if cancelled_by is not None:
                 note(f"job {job} is being cancelled; corral logs -f {job} follows it")
-                return SIGNAL_BASE + came
+                raise _Left(SIGNAL_BASE + came)
             choice = Choice.CANCEL if came == signal.SIGTERM else _ask(job, interrupts)
             if choice is Choice.DETACH:
                 note(f"job {job} goes on; corral logs -f {job} follows it")
-                return ExitCode.OK
+                raise _Left(ExitCode.OK)
             if choice is Choice.CANCEL:
                 cancelled_by = came
                 _cancel(client, job)
-    return _end(client, job, cancelled_by)
+    return cancelled_by
 
 
 def _ask(job: str, interrupts: Interrupts) -> Choice:
@@ -72,18 +94,14 @@ def _ask(job: str, interrupts: Interrupts) -> Choice:
     return Choice(first) if first in {choice.value for choice in Choice} else Choice.GO_ON
 
 
-def _ctrl_c_raises() -> _Raising:
-    return _Raising()
-
-
-class _Raising:
-    """Ctrl-C interrupts what is being read, for the time of a question."""
-
-    def __enter__(self) -> None:
-        self._before = signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
+@contextmanager
+def _ctrl_c_raises() -> Iterator[None]:
+    """Let Ctrl-C interrupt what is being read, for the time of a question."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _cancel(client: Client, job: str) -> None:

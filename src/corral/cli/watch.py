@@ -176,7 +176,7 @@ class JobWatch:
             self._queue.put(_Over())
 
     def _facts(self) -> Iterator[JournalEntry]:
-        """Yield the job's facts from its first on. The history is found by the job's number, however long the journal."""
+        """Yield the job's facts from its first on: the history is quickly found, however long the journal is."""
         seq = 0
         for entry in self._client.history(self._job.id):
             seq = entry.seq
