@@ -5,8 +5,6 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from corral.cli.terminal import safe
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
@@ -45,6 +43,8 @@ def exit_code(error: CorralError) -> ExitCode:
 
 def error_line(refusal: Refusal) -> str:
     """Return ``error[CODE]: message (hint)``: one line, free of control characters."""
+    from corral.cli.terminal import safe
+
     return f"error[{refusal.code}]: {safe(' '.join(refusal.line().split()))}"
 
 
