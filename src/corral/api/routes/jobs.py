@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 import msgspec
@@ -20,6 +21,7 @@ from corral.wire.v1.reports import Receipt, WhyReport
 from corral.wire.v1.requests import JobQuery, JobsQuery, SubmitRequest, WaitQuery
 
 router = APIRouter(tags=["jobs"])
+INLINE_BYTES_MAX = 64 * 1024
 
 
 @router.post(
@@ -38,7 +40,9 @@ async def submit(
     ] = None,
 ) -> Response:
     """Admit jobs, all or none. They are durable when this answers."""
-    asks = asks_of_json(await request.body())
+    body = await request.body()
+    # A large body takes long to read: in a thread, so that heartbeats are answered meanwhile.
+    asks = asks_of_json(body) if len(body) <= INLINE_BYTES_MAX else await asyncio.to_thread(asks_of_json, body)
     jobs = await asked.pool.submit(asked.who, Submission(asks, idempotency_key))
     return answer(Submitted(jobs=[JobSummary.of(job) for job in jobs]), 201)
 
