@@ -12,7 +12,7 @@ from corral.model.resources import MILLI, Amount, Demand
 from corral.policy.cursor import FOREVER
 from corral.policy.fairness import claim, due_shares
 from corral.policy.feasibility import empty_fit, gpus_words, model_matches, node_fit
-from corral.policy.outlook import Absence, Estimates, Scene, in_order, limit_words, need_of
+from corral.policy.outlook import Absence, Ahead, Estimates, Scene, in_order, limit_words, need_of
 from corral.policy.reservation import constraints_of
 from corral.policy.trial import Trial
 from corral.policy.whatif import cheapest_change
@@ -30,12 +30,13 @@ def explain_pending(scene: Scene, candidate: Candidate, viewer: TenantId | None)
     shape = candidate.shape
     end = FOREVER if candidate.max_duration_s is None else scene.snapshot.at + candidate.max_duration_s
     fits = trial.fits(shape.demand, None, trial.mask(end))
+    holders = _holders_by_node(scene.snapshot.holdings, viewer)
     constraints = [
-        _constraint(scene, offer, shape.demand, fits.get(offer.node, 0), others, viewer)
+        _constraint(offer, candidate, fits.get(offer.node, 0), others, holders.get(offer.node, ()), viewer)
         for offer in scene.snapshot.nodes
     ]
     constraints += [_absence(gone) for gone in scene.absent]
-    ahead, total = _place_in_line(scene, candidate)
+    ahead = _before(scene, candidate)
     shortfall = max(0, shape.ranks - sum(fits.values()))
     limit = limit_words(scene, candidate)
     blocked = tuple(_blocks(scene, candidate, limit, shortfall, others, viewer))
@@ -46,15 +47,15 @@ def explain_pending(scene: Scene, candidate: Candidate, viewer: TenantId | None)
         state=JobState.PENDING,
         verdict=_verdict(candidate, shortfall, limit, own, blocked),
         shape=shape,
-        position=len(ahead) + 1 if ahead is not None else None,
-        ahead=len(ahead) if ahead is not None else total,
+        position=ahead.count + 1,
+        ahead=ahead.count,
         shortfall=shortfall,
         constraints=tuple(constraints),
         share=_share(scene, candidate),
         blocked_by=blocked,
         reservation=_veiled(shown, candidate, viewer),
         own_reservation=own is not None,
-        estimate=Estimates(scene).of(candidate, ahead or ()),
+        estimate=Estimates(scene).of(candidate, ahead),
         cheapest_change=None if limit is not None else cheapest_change(scene, candidate),
         pending_gangs=sum(1 for c in scene.pending if c.key.job == candidate.key.job),
     )
@@ -64,7 +65,7 @@ def queue_lines(scene: Scene, limit: int, names: dict[JobId, str], viewer: Tenan
     """Return the first ``limit`` pending gangs in order. Names and numbers of other tenants' jobs are hidden."""
     estimates = Estimates(scene)
     lines: list[QueueLine] = []
-    before: list[Candidate] = []
+    before = Ahead(scene.snapshot.capacity)
     reserved = {kept.key for kept in scene.reservations}
     for position, candidate in enumerate(in_order(scene), start=1):
         if position > limit:
@@ -85,7 +86,7 @@ def queue_lines(scene: Scene, limit: int, names: dict[JobId, str], viewer: Tenan
                 estimate=estimates.of(candidate, before),
             )
         )
-        before.append(candidate)
+        before.add(candidate)
     return tuple(lines)
 
 
@@ -99,37 +100,47 @@ def _short_reason(scene: Scene, candidate: Candidate, *, reserved: bool) -> str:
     return f"waits for {gpus_words(need.gpu_milli)}" if need.gpu_milli else "waits for CPUs or memory"
 
 
-def _place_in_line(scene: Scene, candidate: Candidate) -> tuple[list[Candidate] | None, int]:
-    ahead: list[Candidate] = []
+def _before(scene: Scene, candidate: Candidate) -> Ahead:
+    """Return what is considered before a candidate."""
+    ahead = Ahead(scene.snapshot.capacity)
     for other in in_order(scene):
         if other.key == candidate.key:
-            return ahead, len(ahead)
-        ahead.append(other)
-    return None, len(ahead)
+            break
+        ahead.add(other)
+    return ahead
 
 
 def _constraint(
-    scene: Scene,
     offer: NodeOffer,
-    demand: Demand,
+    candidate: Candidate,
     fits: int,
     others: Sequence[Reservation],
+    holders: Sequence[Holder],
     viewer: TenantId | None,
 ) -> NodeConstraint:
+    demand = candidate.shape.demand
     matching = [d for d in offer.devices if model_matches(demand.gpu_model, d.model)]
     free = Amount(sum(d.free_milli for d in offer.devices), offer.cpus_milli, offer.memory_mib)
-    blocks = () if fits else tuple(_node_blocks(offer, demand, [d.free_milli for d in matching], others))
+    blocks = () if fits else tuple(_node_blocks(offer, demand, [d.free_milli for d in matching], others, viewer))
+    if offer.node in candidate.avoid:
+        blocks += ("it failed here before: taken again when no other node can run it",)
     return NodeConstraint(
         node=offer.node,
         fits=fits,
         free=free,
         total=offer.total,
         blocks=blocks,
-        holders=tuple(_holders(scene.snapshot.holdings, offer.node, viewer)),
+        holders=tuple(holders),
     )
 
 
-def _node_blocks(offer: NodeOffer, demand: Demand, free: list[int], others: Sequence[Reservation]) -> Iterable[str]:
+def _uses(kept: Reservation, offer: NodeOffer) -> bool:
+    return any(placement.node == offer.node for placement in kept.placements)
+
+
+def _node_blocks(
+    offer: NodeOffer, demand: Demand, free: list[int], others: Sequence[Reservation], viewer: TenantId | None
+) -> Iterable[str]:
     if demand.gpu_milli and not free:
         has = ", ".join(sorted({d.model for d in offer.devices})) or "no GPUs"
         yield f"no {demand.gpu_model or 'GPU'} here ({has})"
@@ -147,27 +158,32 @@ def _node_blocks(offer: NodeOffer, demand: Demand, free: list[int], others: Sequ
     if not empty_fit(offer, demand):
         yield "too small even when it is empty"
     elif node_fit(offer, demand):
-        keepers = sorted({kept.key.job for kept in others if any(p.node == offer.node for p in kept.placements)})
-        yield f"kept for job {', '.join(keepers)}" if keepers else "it failed here before"
+        who = [k.key.job if viewer in (None, k.tenant) else f"of tenant {k.tenant}" for k in others if _uses(k, offer)]
+        yield f"kept for job {', '.join(sorted(set(who)))}"
 
 
 def _absence(gone: Absence) -> NodeConstraint:
     return NodeConstraint(gone.node, 0, Amount(), gone.total, (gone.reason,))
 
 
-def _holders(holdings: Iterable[Holding], node: NodeId, viewer: TenantId | None) -> Iterable[Holder]:
+def _holders_by_node(holdings: Iterable[Holding], viewer: TenantId | None) -> dict[NodeId, list[Holder]]:
+    found: dict[NodeId, list[Holder]] = {}
     for holding in holdings:
-        here = [p for p in holding.placements if p.node == node]
-        if here:
-            foreign = viewer is not None and holding.tenant != viewer
-            yield Holder(
+        foreign = viewer is not None and holding.tenant != viewer
+        here: dict[NodeId, Amount] = {}
+        for placement in holding.placements:
+            here[placement.node] = here.get(placement.node, Amount()) + Amount.of(placement)
+        for node, amount in here.items():
+            holder = Holder(
                 job=HIDDEN if foreign else holding.key.job,
                 gang=0 if foreign else holding.key.gang,
                 tenant=holding.tenant,
-                gpu_milli=sum(p.gpu_milli for p in here),
-                cpus_milli=sum(p.cpus_milli for p in here),
+                gpu_milli=amount.gpu_milli,
+                cpus_milli=amount.cpus_milli,
                 ends_at=holding.ends_at,
             )
+            found.setdefault(node, []).append(holder)
+    return found
 
 
 def _share(scene: Scene, candidate: Candidate) -> ShareArithmetic:
@@ -225,7 +241,7 @@ def _verdict(
     candidate: Candidate, shortfall: int, limit: str | None, own: Reservation | None, blocked: Sequence[str]
 ) -> str:
     if limit is not None:
-        return f"waits for {limit}"
+        return f"waits for {limit}" if limit.startswith("the limit") else f"waits: {limit}"
     if shortfall and own is not None:
         return f"first in line; the devices kept for it are still held ({shortfall} of {candidate.shape.ranks} missing)"
     if shortfall and blocked and blocked[0].startswith("the reservation"):

@@ -123,8 +123,41 @@ def _of_tenant(scene: Scene, tenant: TenantId) -> Iterator[Candidate]:
         yield item[4]
 
 
+def _last_end(snapshot: Snapshot) -> float | None:
+    """Return when the last holder ends, ``None`` when one of them declared no end."""
+    last = snapshot.at
+    for holding in snapshot.holdings:
+        if holding.ends_at is None:
+            return None
+        last = max(last, holding.ends_at)
+    return last
+
+
+class Ahead:
+    """What goes before a candidate: how many, their work in pool-seconds, the longest, and whether all declared it."""
+
+    __slots__ = ("_capacity", "count", "declared", "longest_s", "work_s")
+
+    def __init__(self, capacity: Amount) -> None:
+        self._capacity = capacity
+        self.count = 0
+        self.work_s = 0.0
+        self.longest_s = 0.0
+        self.declared = True
+
+    def add(self, candidate: Candidate) -> None:
+        """Add one that goes before."""
+        self.count += 1
+        duration_s = candidate.max_duration_s
+        if duration_s is None:
+            self.declared = False
+        else:
+            self.work_s += need_of(candidate).dominant_share(self._capacity) * duration_s
+            self.longest_s = max(self.longest_s, duration_s)
+
+
 class Estimates:
-    """Expected starts. Candidates of one kind share the work; ``ahead`` is what goes before, in GPU milli-seconds."""
+    """Expected starts. Candidates of one kind share the work."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -132,8 +165,9 @@ class Estimates:
         self._reserved = {kept.key: kept for kept in scene.reservations}
         self._trial = Trial(scene.snapshot.nodes)
         self._trial.constrain(constraints_of(scene.reservations, self._trial, scene.snapshot.holdings))
+        self._last_end = _last_end(scene.snapshot)
 
-    def of(self, candidate: Candidate, ahead: Sequence[Candidate]) -> StartEstimate | None:
+    def of(self, candidate: Candidate, ahead: Ahead) -> StartEstimate | None:
         """Return when a candidate is expected to start; ``None`` when a limit or a pause leaves it open."""
         scene, now = self._scene, self._scene.snapshot.at
         own = self._reserved.get(candidate.key)
@@ -147,7 +181,7 @@ class Estimates:
         earliest = self._earliest(candidate)
         if earliest is None:
             return None
-        latest = self._latest(candidate, earliest, ahead)
+        latest = self._latest(earliest, ahead)
         basis = "declared ends of all holders and of all ahead" if latest is not None else "some declared no end"
         return StartEstimate(earliest, latest, basis)
 
@@ -178,13 +212,8 @@ class Estimates:
             return None
         return max(expected_start(kept, holdings, now, scene.config) for kept in scene.reservations)
 
-    def _latest(self, candidate: Candidate, earliest: float, ahead: Sequence[Candidate]) -> float | None:
-        """Return the time by which all ahead have run one after the other on the whole pool (list scheduling)."""
-        holdings = self._scene.snapshot.holdings
-        if any(h.ends_at is None for h in holdings) or any(c.max_duration_s is None for c in ahead):
+    def _latest(self, earliest: float, ahead: Ahead) -> float | None:
+        """Return the time by which all ahead have run on the whole pool (list scheduling: Graham, 1966)."""
+        if self._last_end is None or not ahead.declared:
             return None
-        capacity = self._scene.snapshot.capacity
-        ends = max((h.ends_at for h in holdings if h.ends_at is not None), default=earliest)
-        work = sum(need_of(c).dominant_share(capacity) * (c.max_duration_s or 0.0) for c in ahead)
-        longest = max((c.max_duration_s or 0.0 for c in ahead), default=0.0)
-        return max(earliest, ends) + work + longest
+        return max(earliest, self._last_end) + ahead.work_s + ahead.longest_s
