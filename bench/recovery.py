@@ -82,12 +82,12 @@ def daemon_pid(state_dir: Path) -> int:
 
 
 def back_in_service_ms(state_dir: Path, killed: int, since: float) -> float:
-    """Wait until a daemon other than ``killed`` answers a status request; return the milliseconds since ``since``."""
+    """Wait until another daemon than ``killed`` answers and has announced itself; return the milliseconds."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         try:
             with Client(state_dir=state_dir, retry_s=0.0) as client:
-                if client.status().pid != killed:
+                if client.status().pid == daemon_pid(state_dir) != killed:
                     return (time.monotonic() - since) * 1000.0
         except CorralError:
             pass

@@ -59,7 +59,7 @@ class AgentMessage(msgspec.Struct, frozen=True, tag_field="type", kw_only=True):
 
 
 class Hello(AgentMessage, frozen=True, kw_only=True, tag="hello"):
-    """First message of every connection: the node, and every task that it knows and whose end is not acknowledged."""
+    """First message of every connection: the node, and every task whose end is not acknowledged."""
 
     protocol: int
     spec: NodeSpec
@@ -83,7 +83,7 @@ class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="heartbeat"):
 
 
 class TaskReported(AgentMessage, frozen=True, kw_only=True, tag="task"):
-    """A task changed. ``decisions`` come from the job's AppMaster when it lives on this node and has seen the change."""
+    """A task changed. ``decisions`` come from the job's AppMaster when it lives here and has seen the change."""
 
     report: TaskReport
     generation: int | None = None

@@ -25,7 +25,8 @@ class Holder(msgspec.Struct, frozen=True):
 class NodeConstraint(msgspec.Struct, frozen=True):
     """What one node lacks for one rank of the gang. ``fits`` is how many ranks it could take now.
 
-    ``blocks`` are the reasons in words: wrong model, too few free devices, CPUs, memory, cordoned, down, kept for job N.
+    ``blocks`` are the reasons in words: wrong model, too few free devices, CPUs, memory, cordoned, down, kept for
+    job N.
     """
 
     node: NodeId

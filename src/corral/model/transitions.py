@@ -45,6 +45,8 @@ from corral.model.resources import Amount, Placement
 from corral.model.state import Held, Node, PoolState
 
 AVOID_MAX = 8
+SIGNAL_BASE = 128
+"""Shells report a death by signal n as 128 + n (POSIX.1-2017, 2.8.2)."""
 F = TypeVar("F")
 
 
@@ -181,7 +183,8 @@ def _job_ended(job: Job, fact: JobEnded) -> None:
     job.state = fact.state
     job.ended_at = fact.at
     decided = deciding_exit(job.gangs.values())
-    job.exit_code = decided.exit_code if decided is not None else None
+    if decided is not None:
+        job.exit_code = decided.exit_code if decided.signal is None else SIGNAL_BASE + decided.signal
     if fact.reason:
         job.message = fact.reason
 

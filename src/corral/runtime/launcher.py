@@ -285,8 +285,10 @@ def _quiesce(paths: StatePaths, *, force: bool, leave_tasks: bool) -> int:
     try:
         with Client(state_dir=paths.root, retry_s=0.0) as client:
             return client.stop("stop" if force else "leave" if leave_tasks else "refuse")
-    except JobsRunning:
-        raise
+    except JobsRunning as error:
+        raise JobsRunning(
+            error.refusal.message, hint="--force stops and requeues it, --leave-tasks lets it run on"
+        ) from None
     except (CorralError, OSError):
         if force or leave_tasks:
             return 0

@@ -37,10 +37,14 @@ def end_with_supervisor() -> None:
 
 
 class Child:
-    """One supervised process. ``start`` is its command; restarts back off while it dies young."""
+    """One supervised process. It is restarted at once if it had become ready, else with a growing back-off.
 
-    def __init__(self, name: str, command: list[str], log: Path) -> None:
+    ``ready`` is the JSON file in which it announces its pid once it works; without one, living for ``STEADY_S`` counts.
+    """
+
+    def __init__(self, name: str, command: list[str], log: Path, ready: Path | None = None) -> None:
         self.name = name
+        self._ready = ready
         self._command = command
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
@@ -72,12 +76,21 @@ class Child:
         code = self._process.poll()
         if code is None:
             return None
-        if now - self._started_at > STEADY_S:
-            self._backoff_s = BACKOFF_FIRST_S
+        if now - self._started_at > STEADY_S or self._announced(self._process.pid):
+            self._backoff_s, self._due_at = BACKOFF_FIRST_S, now
+        else:
+            self._due_at = now + self._backoff_s
+            self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)
         self._let_go()
-        self._due_at = now + self._backoff_s
-        self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)
         return code
+
+    def _announced(self, pid: int) -> bool:
+        if self._ready is None:
+            return False
+        try:
+            return bool(json.loads(self._ready.read_text())["pid"] == pid)
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
     def stop(self) -> None:
         """End it: SIGTERM, a few seconds, SIGKILL."""
@@ -124,12 +137,17 @@ def children_of(root: Path) -> list[Child]:
     fork = [*python, "corral.agent.forkserver", "--socket", pool["fork_socket"]]
     daemon = [*python, "corral.runtime.daemon", "--state-dir", str(root)]
     agents = [
-        Child(f"agent-{node}", [*python, "corral.runtime.agent", "--config", config], logs / f"agent-{node}.log")
+        Child(
+            f"agent-{node}",
+            [*python, "corral.runtime.agent", "--config", config],
+            logs / f"agent-{node}.log",
+            Path(config).with_name("agent.pid"),
+        )
         for node, config in pool["agents"].items()
     ]
     return [
         Child("forkserver", fork, logs / "forkserver.log"),
-        Child("daemon", daemon, logs / "daemon.log"),
+        Child("daemon", daemon, logs / "daemon.log", root / "daemon.json"),
         *agents,
     ]
 
