@@ -6,7 +6,7 @@ Relative paths stand on the directory of the file. Every mistake names file, lin
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from corral.model.ask import JobAsk
@@ -73,11 +73,16 @@ def parse_job_text(
 
 
 def load_any(
-    path: str | os.PathLike[str], *, environment: Mapping[str, str] | None = None, check_paths: bool = True
+    path: str | os.PathLike[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    queues: Callable[[], Collection[str]] | None = None,
+    check_paths: bool = True,
 ) -> tuple[list[JobAsk], tuple[str, ...]]:
     """Return the jobs of a YAML file or of a batch script, and one line for each option that has no effect here.
 
     A batch script begins with ``#!``; it inherits ``environment`` and runs in the current directory, as with Slurm.
+    ``queues`` tells which of its partitions are queues (see :func:`corral.wire.sbatch.load_sbatch`).
     """
     from corral.wire.sbatch import is_batch_script, parse_sbatch
 
@@ -92,6 +97,7 @@ def load_any(
         name=Path(name).name,
         here=str(Path.cwd()),
         environment=environment,
+        queues=queues,
         check_paths=check_paths,
     )
     return [script.ask], script.ignored

@@ -9,7 +9,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -26,6 +26,9 @@ from corral.wire.slurm_values import read_after, read_devices, read_gres, read_m
 
 _SHELLS = frozenset({"bash", "sh", "dash", "ash"})
 _WITH_TEXT = {"python": "-c", "zsh": "-c", "ksh": "-c", "perl": "-e", "ruby": "-e", "Rscript": "-e"}
+
+
+Queues = Callable[[], Collection[str]]
 
 
 class SbatchScript(msgspec.Struct, frozen=True):
@@ -53,13 +56,15 @@ def load_sbatch(
     *,
     environment: Mapping[str, str] | None = None,
     here: str | None = None,
+    queues: Queues | None = None,
     check_paths: bool = True,
 ) -> SbatchScript:
     """Return the job of a batch script.
 
     ``environment`` is what the job inherits, as Slurm's ``--export=ALL`` does (``None``: nothing). ``here`` is where
-    the script runs and relative paths stand (default: the current directory). Raises ``JobFileUnreadable``,
-    ``UnknownField``, ``InvalidField`` and ``MissingField`` with file and line.
+    the script runs and relative paths stand (default: the current directory). ``queues`` is asked for the names of the
+    queues when the script names a partition: one that is no queue here has no effect (``None``: it is kept). Raises
+    ``JobFileUnreadable``, ``UnknownField``, ``InvalidField`` and ``MissingField`` with file and line.
     """
     name = os.fspath(path)
     return parse_sbatch(
@@ -68,6 +73,7 @@ def load_sbatch(
         name=Path(name).name,
         environment=environment,
         here=here or str(Path.cwd()),
+        queues=queues,
         check_paths=check_paths,
     )
 
@@ -79,6 +85,7 @@ def parse_sbatch(
     name: str,
     here: str,
     environment: Mapping[str, str] | None = None,
+    queues: Queues | None = None,
     check_paths: bool = True,
 ) -> SbatchScript:
     """Return the job of a batch script's text; see :func:`load_sbatch`. ``name`` is the job's unless it has one."""
@@ -88,7 +95,7 @@ def parse_sbatch(
     problems = Problems(Checked(source, here, check_paths, _NAMES))
     options = read_options(text, problems)
     problems.raise_first()
-    reading = _Reading(options, problems)
+    reading = _Reading(options, problems, queues)
     document = reading.document(name, here)
     document["envs"] = reading.environment(environment)
     document["run"] = reading.run(text, here)
@@ -154,7 +161,7 @@ def _note(
 class _Reading:
     """Turns options into the fields of a job. The last of equal options counts, as in Slurm."""
 
-    def __init__(self, options: list[Option], problems: Problems) -> None:
+    def __init__(self, options: list[Option], problems: Problems, queues: Queues | None) -> None:
         self.by_name = {option.name: option for option in options}
         self.problems = problems
         self.ignored = [
@@ -169,6 +176,7 @@ class _Reading:
         self.tasks_per_node = self.tasks_per_node or math.ceil((tasks or 1) / self.nodes)
         self.cpus_per_task = self.count("cpus-per-task") or 0
         self.devices = self.accelerators()
+        self.queue = self.partition(queues)
         self.indices = self.array()
 
     def wrong(self, name: str, message: str, hint: str | None = None) -> None:
@@ -206,13 +214,9 @@ class _Reading:
         accelerators = self.devices
         signal = self.read("signal", read_signal)
         restarts = 0 if "no-requeue" in self.by_name else None
-        partition = self.read("partition", str)
-        if isinstance(partition, str) and "," in partition:
-            partition = partition.split(",")[0]
-            self.ignore("partition", f"the first is taken, {partition}")
         return {
             "name": _job_name(str(self.read("job-name", str) or name)),
-            "queue": partition,
+            "queue": self.queue,
             "num_nodes": self.nodes,
             "resources": {
                 "accelerators": units.written_accelerators(*accelerators) if accelerators else None,
@@ -227,6 +231,19 @@ class _Reading:
             "max_restarts": restarts,
             "workdir": self.read("chdir", str) or here,
         }
+
+    def partition(self, queues: Queues | None) -> str | None:
+        """Return the queue of the first partition that is one."""
+        if "partition" not in self.by_name:
+            return None
+        names = self.by_name["partition"].value.split(",")
+        known = None if queues is None else queues()
+        found = next((name for name in names if known is None or name in known), None)
+        if found is None:
+            self.ignore("partition", "there is no such queue here; the default one is taken")
+        elif len(names) > 1:
+            self.ignore("partition", f"{found} is taken")
+        return found
 
     def array(self) -> list[int] | None:
         """Return the indices of an array; a limit of how many run at once has no effect."""
@@ -300,7 +317,7 @@ class _Reading:
             tasks=self.tasks_per_node,
             cpus=self.cpus_per_task or 1,
             gpus=units.written_gpus(self.devices[1]) if self.devices else "0",
-            queue=str(self.read("partition", str) or "default"),
+            queue=self.queue or "default",
             here=here,
             indices=tuple(self.indices) if self.indices else None,
         )

@@ -115,6 +115,17 @@ def test_an_array_keeps_its_indices_and_its_limit_is_told_as_ignored() -> None:
     assert script.ignored == ("line 2: --array=0,6,16-20:2%4: shares and quotas decide how many run at once",)
 
 
+def test_a_partition_that_is_no_queue_here_has_no_effect() -> None:
+    def job(partition: str) -> SbatchScript:
+        text = f"#!/bin/bash\n#SBATCH -p {partition}\nhostname\n".encode()
+        return parse_sbatch(text, source="x", name="x", here="/tmp", queues=lambda: ["default", "night"])
+
+    assert (job("night").ask.queue, job("night").ignored) == ("night", ())
+    assert job("gpu,night").ask.queue == "night"
+    assert job("gpu").ask.queue is None
+    assert job("gpu").ignored == ("line 2: --partition=gpu: there is no such queue here; the default one is taken",)
+
+
 def test_options_without_effect_are_told_with_the_reason() -> None:
     script = parse("#!/bin/bash\n#SBATCH -o out.log --mail-type=END\n#SBATCH --exclusive -H --nice=5\nhostname\n")
     assert [line.partition(":")[2].split()[0] for line in script.ignored] == [
