@@ -27,7 +27,7 @@ from corral.model.resources import Amount, Placement
 from corral.model.tenant import Queue, Quota, Tenant
 from corral.policy.config import SchedulingConfig
 from corral.policy.cursor import FOREVER, Cursor, TenantCursor
-from corral.policy.fairness import claim, within
+from corral.policy.fairness import claim, weight_sum, within
 from corral.policy.feasibility import empty_fit
 from corral.policy.pending import Kind, PendingIndex, kind_of
 from corral.policy.placement import Wish, place
@@ -38,7 +38,7 @@ from corral.policy.verification import verify, verify_all
 __all__ = ["PendingIndex", "arbitrate", "gang_amount", "verify", "verify_all"]
 
 NO_LIMIT = Quota()
-NOTHING = Amount()
+_Rank = tuple[int, float, int, TenantId, Candidate, Cursor]
 
 
 def gang_amount(bid: Bid) -> Amount:
@@ -129,31 +129,33 @@ class _Round:
     def fill(self) -> None:
         """Let the tenants take in the order of their claims until nobody can take any more."""
         filling: dict[TenantId, TenantCursor] = {}
-        holding = {name for name, standing in self.standings.items() if standing.held != NOTHING}
-        weights = sum(self._standing(name).tenant.weight for name in sorted(holding.union(self.pending.tenants())))
+        weights = weight_sum(self.standings, self.pending.tenants())
         for tenant in self.pending.tenants():
             lines = [line for line in self.pending.lines(tenant) if not self._queue(line.queue).queue.paused]
             cursors = [Cursor(line, self._queue(line.queue).queue.priority) for line in lines]
             filling[tenant] = TenantCursor(cursors, self.open_until, self.done, self.now, self.config.backfill_scan)
+        ranks: dict[TenantId, _Rank] = {}
         while filling:
-            first: tuple[int, float, int, TenantId] | None = None
-            chosen: tuple[Candidate, Cursor] | None = None
+            first: _Rank | None = None
             for tenant in list(filling):
                 best = filling[tenant].best()
                 if best is None:
                     del filling[tenant]
                     continue
-                need = gang_amount(best[0].bids[0])
-                rank = (
-                    *claim(self._standing(tenant), need, self.capacity, weights, self.config),
-                    best[0].order,
-                    tenant,
-                )
-                if first is None or rank < first:
-                    first, chosen = rank, best
-            if first is not None and chosen is not None:
-                filling[first[3]].forget()
-                self._try(*chosen)
+                rank = ranks.get(tenant)
+                if rank is None or rank[4] is not best[0]:
+                    rank = ranks[tenant] = (*self._claim(best[0], weights), best[0].order, tenant, *best)
+                if first is None or rank[:4] < first[:4]:
+                    first = rank
+            if first is not None:
+                tenant, candidate, cursor = first[3:]
+                filling[tenant].forget()
+                del ranks[tenant]
+                self._try(candidate, cursor)
+
+    def _claim(self, candidate: Candidate, weights: float) -> tuple[int, float]:
+        need = gang_amount(candidate.bids[0])
+        return claim(self._standing(candidate.tenant), need, self.capacity, weights, self.config)
 
     def _try(self, candidate: Candidate, cursor: Cursor) -> None:
         """Start a candidate if it fits; otherwise note what of its kind is still worth a look in this round."""

@@ -7,7 +7,7 @@ is forgotten, and who was idle is ahead but never takes everything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from corral.model.ids import TenantId
@@ -104,6 +104,12 @@ def _water_level(bounds: list[tuple[TenantId, float, float, float]]) -> float:
 def credit(standing: Standing, due: float) -> float:
     """Return what a tenant is owed: its due share less its decayed share. Above 0 it received too little."""
     return due - standing.decayed_share
+
+
+def weight_sum(standings: Mapping[TenantId, Standing], waiting: Iterable[TenantId]) -> float:
+    """Return the sum of the weights of all tenants that hold something or wait (1 each where nothing is known)."""
+    playing = {name for name, standing in standings.items() if standing.held != Amount()}.union(waiting)
+    return sum(standings[name].tenant.weight if name in standings else 1.0 for name in sorted(playing))
 
 
 def below_guarantee(standing: Standing, need: Amount) -> bool:

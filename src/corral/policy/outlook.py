@@ -17,7 +17,7 @@ from corral.model.report import StartEstimate
 from corral.model.resources import Amount
 from corral.model.tenant import Queue, Tenant
 from corral.policy.config import SchedulingConfig
-from corral.policy.fairness import claim, within
+from corral.policy.fairness import claim, weight_sum, within
 from corral.policy.pending import Kind, PendingIndex, kind_of
 from corral.policy.reservation import constraints_of, expected_start, plan
 from corral.policy.trial import Trial
@@ -56,8 +56,7 @@ class Scene(msgspec.Struct, frozen=True):
 
     def weights(self) -> float:
         """Return the sum of the weights of all tenants that hold or want something."""
-        holding = {name for name, standing in self.standings.items() if standing.held != Amount()}
-        return sum(self.standing(name).tenant.weight for name in sorted(holding.union(self.pending.tenants())))
+        return weight_sum(self.standings, self.pending.tenants())
 
 
 def need_of(candidate: Candidate) -> Amount:
