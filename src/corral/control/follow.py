@@ -28,12 +28,17 @@ async def follow_changes(
     subscriber = shell.feed.subscribe(job, tenant)
     try:
         sent = shell.last_seq if after_seq is None else after_seq
-        if after_seq is not None:
+        if after_seq is not None and job is not None:
+            for entry in await shell.read(store.entries_of_job, job):
+                if entry.seq > after_seq:
+                    sent = entry.seq
+                    yield Change(entry)
+        elif after_seq is not None:
             owners: dict[JobId, TenantId | None] = {}
             while page := await shell.read(store.entries_after, sent, PAGE):
                 for entry in page:
                     sent = entry.seq
-                    if await _visible(shell, store, entry, job, tenant, owners):
+                    if await _visible(shell, store, entry, tenant, owners):
                         yield Change(entry)
                 if len(page) < PAGE:
                     break
@@ -48,13 +53,10 @@ async def _visible(
     shell: ControlShell,
     store: Store,
     entry: JournalEntry,
-    job: JobId | None,
     tenant: TenantId | None,
     owners: dict[JobId, TenantId | None],
 ) -> bool:
     about = job_of(entry.fact)
-    if job is not None:
-        return about == job
     if tenant is None:
         return True
     if about is None:
