@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from corral.agent import processes
 from corral.agent.config import AgentConfig, save
 from corral.agent.nodefiles import NodeFiles
 from corral.agent.shim import client as fork_server
@@ -38,6 +38,9 @@ from tests.waiting import wait_until_async
 NODE = NodeId("node-1")
 EPOCH = 1
 
+Scenario = Callable[["World"], Awaitable[None]]
+Scene = Callable[[Scenario], None]
+
 
 class World:
     """Everything around the engine under test. ``heard`` is all that it said, in order."""
@@ -56,11 +59,17 @@ class World:
         return LocalEngine(self.state_dir / "e.sock", self.state_dir, NodeFiles())
 
     def start_agent(self, node: NodeId = NODE) -> None:
+        self._agents[node] = self._spawn_agent(node)
+
+    def second_agent(self, node: NodeId = NODE) -> int:
+        return self._spawn_agent(node).wait(timeout=20.0)
+
+    def _spawn_agent(self, node: NodeId) -> subprocess.Popen[bytes]:
         config = self.config(node)
         config.node_dir.mkdir(parents=True, exist_ok=True)
         save(config, config.node_dir / "node.json")
         with (self.state_dir / f"agent-{node}.log").open("ab") as log:
-            self._agents[node] = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-m", "corral.runtime.agent", "--config", str(config.node_dir / "node.json")],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -92,6 +101,11 @@ class World:
             release_timeout_s=2.0,
         )
 
+    def stop_fork_server(self) -> None:
+        server = self._servers.pop()
+        server.terminate()
+        server.wait()
+
     def start_fork_server(self) -> None:
         self._servers.append(fork_server.start(self.state_dir / "f.sock"))
 
@@ -111,10 +125,15 @@ class World:
             self.start_agent(node)
         await self.until(lambda: set(nodes) <= self.engine.connected(), "the agents to connect")
 
-    def kill_agent(self, node: NodeId = NODE, number: int = signal.SIGKILL) -> None:
+    def kill_agent(self, node: NodeId = NODE) -> None:
         agent = self._agents.pop(node)
-        agent.send_signal(number)
+        agent.kill()
         agent.wait()
+
+    def end_agent(self, node: NodeId = NODE) -> int:
+        agent = self._agents.pop(node)
+        agent.terminate()
+        return agent.wait(timeout=20.0)
 
     def agent_pid(self, node: NodeId = NODE) -> int:
         return self._agents[node].pid
@@ -245,3 +264,18 @@ class World:
 
 def task(job: int) -> TaskKey:
     return TaskKey(JobId(str(job)), 0, 0)
+
+
+def alive(pid: int) -> bool:
+    stat = processes.read_stat(pid)
+    return stat is not None and not stat.dead
+
+
+async def whole_log(world: World, job: int, offset: int = 0, incarnation: int = 1) -> bytes:
+    """Follow a log to its end; the chunks must join without a gap."""
+    pieces, position = [], offset
+    async for chunk in world.engine.follow_log(NODE, task(job), incarnation, offset):
+        assert chunk.offset == position
+        pieces.append(chunk.data)
+        position += len(chunk.data)
+    return b"".join(pieces)

@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 ALREADY_FORKED = "already-forked"
 UNREACHABLE = "unreachable"
 RETRY_FIRST_S = 0.05
-RETRY_MAX_S = 1.0
+RETRY_MAX_S = 0.2
 
 
 class ForkAnswer(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from corral.wire.frames import FrameBuffer, FrameError, Refused, engine_message,
 _log = logging.getLogger(__name__)
 
 RETRY_FIRST_S = 0.05
-RETRY_MAX_S = 1.0
+RETRY_MAX_S = 0.2
 REFUSED_RETRY_S = 5.0
 # An engine that does not read for so long that this much waits has to be connected to anew.
 WAITING_BYTES_MAX = 32 << 20

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,9 @@ def run_agent(config: AgentConfig, probe_factory: ProbeFactory, master_factory: 
 
     Returns the exit code: 0 told to stop, 1 the node's directory or sockets cannot be used, 3 the node has an agent.
     """
+    # One pidfd per task.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         with _alone(config):

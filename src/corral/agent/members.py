@@ -35,6 +35,8 @@ class Members:
         """Look at all tasks anew and return their pids."""
         for marker, shim in list(self._shims.items()):
             found = frozenset(stat.pid for stat in processes.descendants(shim))
-            if found and marker in self._shims:
-                self._pids[marker] = self._pids.get(marker, frozenset()) | found
+            self._pids[marker] = self._pids.get(marker, frozenset()) | found
+            if marker not in self._shims:
+                # It was taken out meanwhile.
+                self._pids.pop(marker, None)
         return self.known()

@@ -18,6 +18,7 @@ from corral.agent.members import Members
 from corral.agent.outputs import ExtendLease, Launch, Record, Stop
 from corral.agent.preparing import PreparationFailed, Preparer
 from corral.agent.running import News, NotifySocket, Running, StopOrder, unwatch_shim, watch_shim
+from corral.agent.shim import record
 from corral.agent.shim.handle import TaskHandle, write_lease
 from corral.agent.threads import in_thread
 from corral.model.ids import DeviceId
@@ -91,7 +92,8 @@ class Runner:
         running.cpus_milli = command.placement.cpus_milli
         self._hold(running)
         if command.file_mounts:
-            # Laying out a large working directory takes its time.
+            # Laying out a large working directory takes its time, in which nobody may ask the fork server for it.
+            running.asked = True
             self._chore(self._prepare_slowly(running, order))
             return
         try:
@@ -246,15 +248,15 @@ class Runner:
         if running.ending or running.asked:
             return
         handle = TaskHandle(running.path)
-        if not handle.was_forked():
-            if taskdir.read_status(running.directory) is None:
-                self._ask(running)
-            return
-        # In this order: the status appears before the shim is gone.
+        # In this order: who was forked and does not live is dead, and the status appears before the shim is gone.
+        forked = handle.was_forked()
         lives = handle.shim_lives()
         status = taskdir.read_status(running.directory)
         if status is not None:
             self._over(running, status.task_exit())
+            return
+        if not forked:
+            self._ask(running)
             return
         shim = taskdir.read_shim(running.directory)
         if not lives:
@@ -328,6 +330,8 @@ class Runner:
                 taskdir.record_end(directory, order.task, order.incarnation, order.exit)
         except OSError as error:
             _log.error("the end of task %s cannot be written: %s", directory.name, error)
+            # Without it no shim can be forked there, neither now nor after a restart of this agent.
+            (directory / record.SPEC).unlink(missing_ok=True)
 
     # ---- the rest --------------------------------------------------------------------------------------------------
 

@@ -125,7 +125,11 @@ class Shell:
     def _tell(self, given: Input) -> None:
         assert self._core is not None, "the core is made before anything happens"
         for output in self._core.handle(time.time(), _boottime_s(), given):
-            self._do(output)
+            try:
+                self._do(output)
+            except OSError as error:
+                # A full disk: what was not written down is reported and acknowledged once more after a restart.
+                _log.error("%s cannot be done: %s", type(output).__name__, error)
 
     def _do(self, output: Output) -> None:
         match output:

@@ -78,7 +78,7 @@ class LocalEngine:
         try:
             peer.send(command)
         except FrameError as error:
-            _log.error("%s cannot be sent to %s: %s", type(command).__name__, command.node, error)  # noqa: TRY400
+            _log.error("%s cannot be sent to %s: %s", type(command).__name__, command.node, error)
             return False
         return True
 
@@ -165,10 +165,10 @@ def listen(path: Path) -> socket.socket:
     """Return a listening socket for this user only. A stale one is replaced, a live one is not: ``EngineFault``."""
     if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
         raise EngineFault(f"a socket path has at most {SOCKET_PATH_BYTES_MAX} bytes: {path}")
+    if _answers(path):
+        raise EngineFault(f"another daemon listens at {path}")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        if _answers(path):
-            raise EngineFault(f"another daemon listens at {path}")
         path.unlink(missing_ok=True)
         mask = os.umask(0o177)
         try:
@@ -180,9 +180,6 @@ def listen(path: Path) -> socket.socket:
     except OSError as error:
         listener.close()
         raise EngineFault(f"cannot listen at {path}: {error.strerror}") from error
-    except EngineFault:
-        listener.close()
-        raise
     return listener
 
 

@@ -1,0 +1,124 @@
+"""The agent's shell with a real engine, and a driver that hangs, refuses and changes its mind."""
+
+from __future__ import annotations
+
+import msgspec
+
+from corral.agent import processes, shell
+from corral.agent.retention import Kept, Retention
+from corral.model.resources import DeviceSpec, Health
+from corral.ports.engine import AgentGone
+from tests.unit.agent.scene import FIRST, SECOND, Driver, Play, Scene
+from tests.unit.agent.words import acknowledge, key
+
+
+def test_a_driver_that_hangs_stops_no_heartbeat(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        driver = Driver(FIRST)
+        await scene.agent(driver)
+        await scene.until(lambda: scene.beats() and scene.beats()[-1].devices[0].health is Health.HEALTHY)
+        driver.answers.clear()
+        await scene.until(lambda: scene.beats()[-1].devices[0].health is Health.UNKNOWN)
+        count = len(scene.beats())
+        await scene.until(lambda: len(scene.beats()) >= count + 5)
+        detail = scene.beats()[-1].devices[0].detail
+        assert detail is not None
+        assert "the driver has not answered" in detail
+        driver.answers.set()
+        await scene.until(lambda: scene.beats()[-1].devices[0].health is Health.HEALTHY)
+        assert len(scene.hellos()) == 1
+
+    play(scenario)
+
+
+def test_an_agent_that_restarts_while_the_driver_hangs_knows_its_devices(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.agent(Driver(FIRST, SECOND))
+        await scene.until(scene.hellos)
+        await scene.end_agents()
+        driver = Driver(FIRST)
+        driver.answers.clear()
+        await scene.agent(driver)
+        await scene.until(lambda: len(scene.hellos()) == 2)
+        hello = scene.hellos()[1]
+        assert hello.spec.devices == (FIRST, SECOND)
+        assert [state.health for state in hello.devices] == [Health.UNKNOWN] * 2
+        # When it answers at last, it knows of fewer: the node introduces itself anew.
+        driver.answers.set()
+        await scene.until(lambda: len(scene.hellos()) == 3)
+        assert scene.hellos()[2].spec.devices == (FIRST,)
+        assert [type(said) for said in scene.heard].count(AgentGone) == 2
+        await scene.until(lambda: scene.beats() and len(scene.beats()[-1].devices) == 1)
+
+    play(scenario)
+
+
+def test_a_driver_that_refuses_leaves_its_devices_unknown(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.agent(Driver(FIRST))
+        await scene.until(scene.hellos)
+        await scene.end_agents()
+        broken = Driver(FIRST)
+        broken.fault = "driver and library do not match"
+        await scene.agent(broken)
+        await scene.until(lambda: len(scene.hellos()) == 2)
+        [state] = scene.hellos()[1].devices
+        assert (state.health, state.detail) == (Health.UNKNOWN, "nvidia: driver and library do not match")
+        broken.fault = None
+        await scene.until(lambda: scene.beats() and scene.beats()[-1].devices[0].health is Health.HEALTHY)
+
+    play(scenario)
+
+
+def test_a_node_without_devices_says_what_it_has(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        (scene.config.data_dir / "shard-1").mkdir(parents=True)
+        (scene.config.data_dir / ".hidden").mkdir()
+        await scene.agent()
+        await scene.until(lambda: scene.beats() and scene.beats()[-1].shards)
+        beat = scene.beats()[-1]
+        assert beat.shards == ("shard-1",)
+        assert beat.devices == ()
+        assert beat.load_1m is not None
+        assert beat.memory_free_mib is not None
+        spec = scene.hellos()[0].spec
+        assert (spec.cpus_milli, spec.memory_mib, spec.simulated) == (8000, 65536, False)
+        assert spec.incarnation.startswith(f"{processes.boot_id()}:")
+
+    play(scenario)
+
+
+def test_old_directories_go_when_they_are_acknowledged(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        for job in range(1, 6):
+            directory = scene.config.tasks_dir / f"{job}.0.0.1"
+            directory.mkdir(parents=True)
+            (directory / "spec.json").write_text("{}")
+            (directory / "status.json").write_text('{"cause": "exited", "exit_code": 0}')
+        await scene.agent()
+        await scene.until(scene.hellos)
+        assert {report.task for report in scene.hellos()[0].tasks} == {key(job) for job in range(1, 6)}
+        for job in range(1, 5):
+            scene.engine.send(acknowledge(key(job)))
+        await scene.until(lambda: len(list(scene.config.tasks_dir.iterdir())) == 3)
+        left = {path.name for path in scene.config.tasks_dir.iterdir()}
+        assert left == {"3.0.0.1", "4.0.0.1", "5.0.0.1"}
+        await scene.end_agents()
+        kept = Retention(scene.config.node_dir / "acknowledged", 2, 1.0).load()
+        assert {"3.0.0.1", "4.0.0.1"} <= set(kept)
+        assert all(isinstance(task, Kept) for task in kept.values())
+        await scene.agent()
+        await scene.until(lambda: len(scene.hellos()) == 2)
+        assert [report.task for report in scene.hellos()[1].tasks] == [key(5)]
+
+    play(scenario)
+
+
+def test_the_found_devices_are_kept_for_the_next_run(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.agent(Driver(FIRST, SECOND))
+        await scene.until(scene.hellos)
+        found = (scene.config.node_dir / shell.DEVICES_NAME).read_bytes()
+        assert msgspec.json.decode(found, type=tuple[DeviceSpec, ...]) == (FIRST, SECOND)
+
+    play(scenario)
