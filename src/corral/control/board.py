@@ -20,25 +20,19 @@ class NodeView(msgspec.Struct, frozen=True):
 
 
 def node_offer(node: Node, held: Held, view: NodeView) -> NodeOffer:
-    """Return the free part of one node. Failed and blocked devices have nothing to give."""
+    """Return the free part of one node. Failed and blocked devices are not offered at all."""
     devices = tuple(
-        FreeDevice(
-            d.uuid,
-            d.model,
-            0 if d.uuid in node.failed or d.uuid in view.blocked else MILLI - held.devices.get(d.uuid, 0),
-            d.memory_mib,
-            d.island,
-        )
+        FreeDevice(d.uuid, d.model, MILLI - held.devices.get(d.uuid, 0), d.memory_mib, d.island)
         for d in node.spec.devices
+        if d.uuid not in node.failed and d.uuid not in view.blocked
     )
-    usable = MILLI * sum(1 for d in node.spec.devices if d.uuid not in node.failed)
     return NodeOffer(
         node=node.spec.id,
         rack=node.spec.rack,
         devices=devices,
         cpus_milli=max(0, node.spec.cpus_milli - held.cpus_milli),
         memory_mib=max(0, node.spec.memory_mib - held.memory_mib),
-        total=Amount(usable, node.spec.cpus_milli, node.spec.memory_mib),
+        total=Amount(MILLI * len(devices), node.spec.cpus_milli, node.spec.memory_mib),
         shards=view.shards,
     )
 

@@ -12,7 +12,7 @@ from corral.control.book import Book
 from corral.model.events import GangPlaced
 from corral.model.ids import TenantId
 from corral.model.offer import Allocation, Arbitration, Offer, Reservation, Snapshot, Standing, Verdict, VerdictKind
-from corral.model.resources import Placement
+from corral.model.resources import Amount, Placement
 from corral.policy.arbitration import arbitrate
 from corral.policy.fairness import credit, due_shares
 
@@ -58,7 +58,9 @@ class Cycle:
         book = self._book
         if not book.waiting.unbid:
             return
-        wanting = {job.spec.tenant for job in map(book.state.jobs.get, book.waiting.unbid) if job is not None}
+        wanting = {name for name, standing in standings.items() if standing.held != Amount()}
+        wanting.update(book.waiting.index.tenants())
+        wanting.update(job.spec.tenant for job in map(book.state.jobs.get, book.waiting.unbid) if job is not None)
         due = due_shares(standings, wanting, capacity=book.board.capacity)
         for name in list(book.waiting.unbid):
             job = book.state.jobs.get(name)

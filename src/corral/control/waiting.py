@@ -83,6 +83,7 @@ class Waiting:
 
     def _add(self, job: Job, gang: Gang, proposal: Proposal) -> None:
         self._drop(job.id, gang.index)
+        limit = job.spec.max_duration_s
         self.index.add(
             Candidate(
                 key=GangKey(job.id, gang.index),
@@ -92,7 +93,7 @@ class Waiting:
                 queued_at=gang.queued_at,
                 order=int(job.id) * GANGS_MAX + gang.index,
                 bids=proposal.bids,
-                max_duration_s=job.spec.max_duration_s,
+                max_duration_s=None if limit is None else limit + job.spec.grace_s,
                 avoid=gang.avoid,
             )
         )

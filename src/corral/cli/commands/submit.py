@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,7 +42,7 @@ def submit(
     All jobs of all files are admitted, or none. Flags beside a file replace what the file says.
     """
     program = ctx.meta[FreeCommand.PROGRAM]
-    asks = _asks(files or [], program, flags)
+    asks = _asks(files or [], program, flags, lambda: {queue.name for queue in session.client.queues()})
     jobs = session.client.submit_all(asks)
     if not as_json:
         for job in jobs:
@@ -61,8 +61,10 @@ def submit(
     return code
 
 
-def _asks(files: Sequence[str], program: Sequence[str] | None, flags: Mapping[str, Any]) -> list[JobAsk]:
-    """Return the jobs of files, or the one of a command."""
+def _asks(
+    files: Sequence[str], program: Sequence[str] | None, flags: Mapping[str, Any], queues: Callable[[], Collection[str]]
+) -> list[JobAsk]:
+    """Return the jobs of files, or the one of a command. ``queues`` tells which partitions of scripts are queues."""
     here = str(Path.cwd())
     if program is not None:
         if files:
@@ -78,7 +80,7 @@ def _asks(files: Sequence[str], program: Sequence[str] | None, flags: Mapping[st
     for file in files:
         if not Path(file).exists():
             raise JobFileUnreadable("there is no such file", where=file, hint="a command goes after --")
-        found, ignored = load_any(file, environment=os.environ)
+        found, ignored = load_any(file, environment=os.environ, queues=queues)
         asks += found
         for line in ignored:
             note(f"{file}: {line}")
