@@ -247,7 +247,7 @@ def _be_shim(spec: TaskSpec, path: str, directory: int, lock: int, boot_id: str)
         os.closerange(low + 1, high)
         os.closerange(high + 1, _DESCRIPTORS_MAX)
         os.dup2(0, 2)
-        shim.live(spec, path, directory, boot_id)
+        shim.live(spec, path, directory, lock, boot_id)
         exit_code = 0
     finally:
         os._exit(exit_code)

@@ -235,7 +235,7 @@ for number, fields in enumerate((
     if os.fork() == 0:
         directory = os.open(path, os.O_RDONLY)
         signal.pthread_sigmask(signal.SIG_BLOCK, signals.HANDLED)
-        main.live(forkserver._read_spec(directory), path, directory, "boot")
+        main.live(forkserver._read_spec(directory), path, directory, forkserver._claim(directory), "boot")
         with open(path + "/new", "w") as file:
             json.dump(sorted(set(sys.modules) - before), file)
         os._exit(0)
@@ -247,6 +247,15 @@ for number, fields in enumerate((
     )
     causes = ["exited", "exec-failed", "exited", "lease-expired", "setup-failed", "exited"]
     assert ended.stdout.splitlines() == [f"{cause} []" for cause in causes], ended.stderr
+
+
+def test_a_silent_task_costs_few_files(world: ShimWorld) -> None:
+    handle = world.launch(argv=["true"])
+    world.end(handle)
+    wait_until(lambda: not handle.shim_lives())
+    inodes = {path.name: path.stat().st_ino for path in handle.directory.iterdir()}
+    assert sorted(inodes) == ["forked", "shim.json", "spec.json", "status.json"]
+    assert inodes["forked"] == inodes["shim.json"]
 
 
 def test_the_fork_server_loads_little(world: ShimWorld) -> None:

@@ -97,7 +97,7 @@ def test_a_stop_before_anything_ran_lets_nothing_run(world: ShimWorld) -> None:
     os.kill(reply.pid, signal.SIGTERM)
     status = world.end(handle)
     assert status["cause"] in ("cancelled", "exited")
-    assert witness.exists() == (status["started_at"] is not None)
+    assert not witness.exists() or status["started_at"] is not None
 
 
 def test_a_stop_after_the_end_changes_nothing(world: ShimWorld) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 
 # The causes that a status can name; a stop order may bring others (gang-stopped, device-failed ...).
 EXITED = "exited"
@@ -66,3 +67,15 @@ def read_stop(order: dict[str, object] | None, grace_s: float) -> tuple[str, str
     given = order.get("grace_s")
     usable = isinstance(given, int | float) and not isinstance(given, bool) and given >= 0
     return cause, f"stopped: {cause}", float(given) if usable else grace_s  # type: ignore[arg-type] # checked above
+
+
+def describe_exit(code: int | None) -> str:
+    """Return in words how a process ended: its exit code, minus the signal that killed it, ``None`` if it never ran."""
+    if code is None:
+        return "it never ran"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -1,9 +1,9 @@
 """The log of a task: bytes as they come, in files of bounded size, cut at line ends.
 
-``log`` is the newest file, ``log.1`` the one before, and so on. A file is closed at the first line end after it has
-reached its size; a line longer than ``LINE_BYTES_MAX`` beyond that is cut. ``log.start`` (written at each rotation)
-holds the offset of the first byte of ``log``, counted from the task's first byte, and the inode it speaks of: with it
-a reader finds any offset while files move (see ``log_reader``).
+``log`` is the newest file (there is none before the first byte), ``log.1`` the one before, and so on. A file is closed
+at the first line end after it has reached its size; a line longer than ``LINE_BYTES_MAX`` beyond that is cut.
+``log.start`` (written at each rotation) holds the offset of the first byte of ``log``, counted from the task's first
+byte, and the inode it speaks of: with it a reader finds any offset while files move (see ``log_reader``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_SPLICE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 class LogWriter:
     """Moves bytes from a pipe to the log files of an open directory.
 
-    Making one and :meth:`pump` raise ``OSError`` when the disk takes no more; what is still in the pipe stays there.
+    :meth:`pump` raises ``OSError`` when the disk takes no more; what is still in the pipe stays there.
 
     Attributes:
         total_bytes: Bytes written since the task began, those rotated away included.
@@ -40,7 +40,8 @@ class LogWriter:
         self._size = 0
         self._splices = True
         self._held = b""
-        self._file = self._create(NAME)
+        # Made with the first byte: most of the cost of a task that says nothing would be its files.
+        self._file = -1
 
     def pump(self, pipe: int) -> bool:
         """Move what is in the non-blocking ``pipe``; return whether there may be more."""
@@ -52,7 +53,7 @@ class LogWriter:
             self._write_held()
             room = self._max_bytes - self._size
             try:
-                count = self._splice(pipe, room) if room > 0 and self._splices else self._copy(pipe, room)
+                count = self._splice(pipe, room) if self._may_splice(room) else self._copy(pipe, room)
             except BlockingIOError:
                 return False
             if count == 0:
@@ -76,6 +77,9 @@ class LogWriter:
             if not data:
                 return
             self.lost_bytes += len(data)
+
+    def _may_splice(self, room: int) -> bool:
+        return self._splices and room > 0 and self._file >= 0
 
     def _splice(self, pipe: int, room: int) -> int:
         try:
@@ -111,6 +115,8 @@ class LogWriter:
                 self._rotate()
 
     def _write(self, count: int) -> int:
+        if self._file < 0:
+            self._file = self._create(NAME)
         written = os.write(self._file, self._held[:count])
         self._held = self._held[written:]
         self._size += written

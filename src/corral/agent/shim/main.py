@@ -34,14 +34,16 @@ _SETUP_SCRIPT = "setup.sh"
 class Shim:
     """Owns one task from its first process to its recorded end."""
 
-    def __init__(self, spec: TaskSpec, path: str, directory: int, boot_id: str) -> None:
-        """Make the shim of ``spec`` in the task directory ``path``, which is open as ``directory``.
+    def __init__(self, spec: TaskSpec, path: str, directory: int, forked: int, boot_id: str) -> None:
+        """Make the shim of ``spec`` in the directory ``path``, which is open as ``directory``, as is its ``forked``.
 
         The signals that it handles must be blocked.
         """
         self._spec = spec
         self._path = path
         self._directory = directory
+        self._forked = forked
+        self._described = False
         self._boot_id = boot_id
         self._began, self._began_wall = linux.boottime_s(), time.time()
         self._ending = Ending()
@@ -111,7 +113,11 @@ class Shim:
             "started_boottime": self._began,
             "degraded": self._degraded,
         }
-        record.write(self._directory, record.SHIM, content)
+        if self._described:
+            record.write(self._directory, record.SHIM, content)
+        else:
+            record.write_first(self._directory, record.SHIM, content, self._forked)
+        self._described = True
 
     def _set_up(self) -> bool:
         """Run the setup, or wait until another task has run the same; return whether the task may go on."""
@@ -151,7 +157,7 @@ class Shim:
         if code == 0 and failure is None:
             self._child, self._exit = None, None
             return self._ending.cause is None
-        why = failure.message if failure is not None else _describe_exit(code)
+        why = failure.message if failure is not None else endings.describe_exit(code)
         self._ending.settle(endings.SETUP_FAILED, f"setup failed: {why}")
         return False
 
@@ -172,9 +178,9 @@ class Shim:
         if out_of_memory is not None:
             self._ending.settle(endings.MEMORY, out_of_memory)
         elif code < 0:
-            self._ending.settle(endings.SIGNAL, _describe_exit(code))
+            self._ending.settle(endings.SIGNAL, endings.describe_exit(code))
         else:
-            self._ending.settle(endings.EXITED, _describe_exit(code) if code else "")
+            self._ending.settle(endings.EXITED, endings.describe_exit(code) if code else "")
 
     def _execute(self, arguments: list[str], keep: int | None = None) -> None:
         """Run a process to its end. ``keep``: the setup's lock; a process without it is the task's main one."""
@@ -348,19 +354,8 @@ class Shim:
                 return
 
 
-def _describe_exit(code: int | None) -> str:
-    if code is None:
-        return "it never ran"
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
-
-
-def live(spec: TaskSpec, path: str, directory: int, boot_id: str) -> None:
-    """Be the shim of ``spec`` in its directory (its path, and open) from the fork to the end.
+def live(spec: TaskSpec, path: str, directory: int, forked: int, boot_id: str) -> None:
+    """Be the shim of ``spec`` in its directory (its path, and open, like ``forked`` in it) from the fork to the end.
 
     Expects ``signals.HANDLED`` to be blocked. What goes wrong in the shim itself becomes the task's cause.
     """
@@ -368,7 +363,7 @@ def live(spec: TaskSpec, path: str, directory: int, boot_id: str) -> None:
     linux.become_subreaper()
     shim: Shim | None = None
     try:
-        shim = Shim(spec, path, directory, boot_id)
+        shim = Shim(spec, path, directory, forked, boot_id)
         shim.run()
     except Exception as error:  # noqa: BLE001 -- whatever it is, the task must end and somebody must learn why
         message = f"fault in the shim: {_where(error)}"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from corral.agent.shim.ending import Ending, read_stop
+from corral.agent.shim.ending import Ending, describe_exit, read_stop
 from corral.model.job import Cause
 
 
@@ -62,3 +62,10 @@ def test_every_cause_is_one_that_the_model_knows() -> None:
         if name.isupper() and isinstance(value, str) and not name.startswith("_")
     }
     assert causes <= set(Cause)
+
+
+def test_ends_are_described() -> None:
+    said = [describe_exit(code) for code in (None, 0, 3, -9, -11, -34, -64)]
+    assert said == ["it never ran", "exit code 0", "exit code 3", "killed by SIGKILL", "killed by SIGSEGV",
+                    "killed by SIGRTMIN", "killed by SIGRTMAX"]  # fmt: skip
+    assert describe_exit(-40) == "killed by signal 40"

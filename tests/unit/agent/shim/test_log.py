@@ -38,13 +38,14 @@ class Log:
 
     def close(self) -> None:
         for descriptor in (self.reader, self.sender, self.directory, self.writer._file):
-            os.close(descriptor)
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 def files_of(directory: Path) -> list[bytes]:
     """Return the content of all files, the oldest first."""
     numbered = sorted(directory.glob("log.[0-9]*"), key=lambda path: -int(path.suffix[1:]))
-    return [path.read_bytes() for path in [*numbered, directory / "log"]]
+    return [path.read_bytes() for path in [*numbered, directory / "log"] if path.exists()]
 
 
 @pytest.mark.parametrize("splices", [True, False])
