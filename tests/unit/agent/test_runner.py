@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from corral.agent.processes import is_alive, start_ticks
 from corral.model.job import Cause
 from corral.model.messages import LaunchTask, TaskPhase
 from corral.model.resources import DeviceShare, DeviceState, Health, Placement
+from tests import needs
 from tests.unit.agent.scene import FIRST, Driver, Play, Scene
 from tests.unit.agent.words import GPU, NODE, key, launch, stop
 
@@ -164,10 +166,31 @@ def test_a_lease_is_written_and_extended(play: Play) -> None:
         scene.engine.send(plain(1, "sleep", "600", lease_s=90.0))
         await scene.until_phase(key(1), TaskPhase.RUNNING)
         path = scene.config.tasks_dir / "1.0.0.1" / "lease"
+        await scene.until(scene.beats)
         first = float(path.read_text())
         assert first <= scene.beats()[-1].sent_boottime_s + 90.0
         sent = scene.beats()[-1].sent_boottime_s
         scene.engine.send(scene.echo(sent))
         await scene.until(lambda: float(path.read_text()) == pytest.approx(sent + 90.0, abs=1e-5))
+
+    play(scenario)
+
+
+def test_what_a_task_asks_for_is_what_it_gets(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        if len(os.sched_getaffinity(0)) < 2:
+            needs.unmet("needs a machine with two CPUs")
+        await started(scene)
+        held = Placement(0, NODE, (), 1000, 64)
+        eater = "import time; held = []\nwhile True: held.append(bytearray(8 << 20)); time.sleep(0.01)"
+        scene.engine.send(launch(key(1), script="cat /proc/self/cgroup; nproc", argv=(), placement=held))
+        scene.engine.send(launch(key(2), argv=(sys.executable, "-c", eater), placement=held))
+        await scene.until_phase(key(1), TaskPhase.ENDED)
+        chunk = await scene.engine.read_log(NODE, key(1), 1, 0, 1 << 20)
+        *groups, cpus = chunk.data.decode().split()
+        assert any("/corral-1.0.0.1-" in group for group in groups if "cpu" in group or "::" in group) or cpus == "1"
+        eaten = await scene.until_phase(key(2), TaskPhase.ENDED)
+        assert eaten.exit is not None
+        assert eaten.exit.cause is Cause.MEMORY
 
     play(scenario)
