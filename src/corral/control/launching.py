@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.model.ids import NodeId
-from corral.model.job import Gang, Job, StopReason, Task
+from corral.model.job import Cause, Gang, Job, StopReason, Task
 from corral.model.messages import LaunchTask, Peer, StopTask
 from corral.model.resources import NodeSpec
 from corral.model.state import Node
@@ -55,13 +55,14 @@ def launch(job: Job, gang: Gang, task: Task, nodes: dict[NodeId, Node], *, epoch
     )
 
 
-_STOP_CAUSE = {
-    StopReason.CANCELLED: "cancelled",
-    StopReason.RANK_ENDED: "gang-stopped",
-    StopReason.DEVICE_FAILED: "device-failed",
-    StopReason.PREEMPTED: "preempted",
-    StopReason.NODE_LOST: "gang-stopped",
+STOP_CAUSE = {
+    StopReason.CANCELLED: Cause.CANCELLED,
+    StopReason.RANK_ENDED: Cause.GANG_STOPPED,
+    StopReason.DEVICE_FAILED: Cause.DEVICE_FAILED,
+    StopReason.PREEMPTED: Cause.PREEMPTED,
+    StopReason.NODE_LOST: Cause.GANG_STOPPED,
 }
+"""What the end of a task is put down to when its gang was stopped."""
 
 
 def stops(job: Job, gang: Gang, reason: StopReason, *, epoch: int) -> list[StopTask]:
@@ -72,7 +73,7 @@ def stops(job: Job, gang: Gang, reason: StopReason, *, epoch: int) -> list[StopT
             epoch=epoch,
             task=job.task_key(gang.index, task.rank),
             incarnation=gang.incarnation,
-            reason=_STOP_CAUSE[reason],
+            reason=STOP_CAUSE[reason],
             grace_s=job.spec.grace_s,
         )
         for task in gang.tasks

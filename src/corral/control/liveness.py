@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from corral.control.board import NodeView
 from corral.control.book import Book
 from corral.control.inputs import Fenced
-from corral.control.launching import launch, stops
+from corral.control.launching import STOP_CAUSE, launch, stops
 from corral.control.observed import Contact
 from corral.model.errors import IllegalTransition
 from corral.model.events import (
@@ -256,7 +256,8 @@ class Liveness:
             message = "the node restarted" if rebooted else "its node does not know the task any more"
             self._end(now, job.id, key, gang.incarnation, TaskExit(cause, message=message), None)
         elif gang.stopping is not None:
-            self._end(now, job.id, key, gang.incarnation, TaskExit(Cause.CANCELLED, message="never started"), None)
+            exit_ = TaskExit(STOP_CAUSE[gang.stopping], message="never started")
+            self._end(now, job.id, key, gang.incarnation, exit_, None)
         elif task.placement is not None:
             nodes, epoch = self._book.state.nodes, self._book.epoch
             self._book.send(launch(job, gang, task, nodes, epoch=epoch, leases=self._book.config.leases))

@@ -60,6 +60,7 @@ class Cluster(World):
         self.snapshot: tuple[int, bytes] = (0, b"")
         self.placed_seq: dict[tuple[JobId, int], int] = {}
         self.epoch = 1
+        self.paused_at: int | None = None
         self._checked = 0
         self._launched: dict[tuple[TaskKey, int], str] = {}
 
@@ -122,6 +123,7 @@ class Cluster(World):
         self.peers.clear()
         self.inbox.clear()
         self.epoch += 1
+        self.paused_at = None
         self.core = ControlCore(self.recovered(from_snapshot=from_snapshot), self.config, AppMasterCore, self.epoch)
         self.check()
         for job in self.admitted:
@@ -253,6 +255,11 @@ class Cluster(World):
             fact, before = self.journal[seq], self.journal[seq - 1]
             assert fact.at >= before.at, f"{fact} is dated before {before}"
             if isinstance(fact, GangPlaced):
+                assert self.paused_at is None or seq < self.paused_at, "a quiesced pool places nothing"
+                for placement in fact.placements:
+                    node = self.core.book.state.nodes[placement.node]
+                    assert not node.lost
+                    assert not {share.uuid for share in placement.devices} & node.failed.keys()
                 place = (fact.job, fact.gang)
                 assert fact.incarnation == self.placed_seq.get(place, 0) + 1
                 self.placed_seq[place] = fact.incarnation

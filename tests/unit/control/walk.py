@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from corral.control.inputs import Administer, Cancel, Quiesce
+from corral.control.waiting import satisfies
 from corral.model.ask import AfterAsk, JobAsk
 from corral.model.events import JobCancelRequested, NodeCordoned, NodeRemoved, NodeUncordoned
 from corral.model.ids import JobId, NodeId
@@ -89,6 +90,7 @@ class Walk:
     def quiesce(self, a: int, b: int) -> None:
         if a % 4 == 0:
             self.cluster.tell(Quiesce(stop_tasks=b % 2 == 0))
+            self.cluster.paused_at = len(self.cluster.journal)
 
     # ---- the controller --------------------------------------------------------------------------------------------
 
@@ -99,7 +101,7 @@ class Walk:
         self.cluster.commit()
 
     def tick(self, a: int, b: int) -> None:
-        self.cluster.now += (0.5, 1.0, 3.0, 6.0)[a % 4]
+        self.cluster.now += (0.5, 2.0, 6.0, 11.0)[a % 4]
         self.cluster.tick()
 
     def restart(self, a: int, b: int) -> None:
@@ -107,7 +109,11 @@ class Walk:
 
     def crash(self, a: int, b: int) -> None:
         """The daemon dies after it appended what it was just told, before anybody hears of it."""
-        name = self.machine(a)[0]
+        name, machine = self.machine(a)
+        run = machine.pick(lambda r: r.alive and r.stop is None, b)
+        if run is not None:
+            _end(machine, run, 0)
+            self.cluster.collect(name)
         while self.cluster.hear(name):
             pass
         self.cluster.batch()
@@ -265,10 +271,12 @@ class Walk:
         held = cluster.core.book.state.held.values()
         assert not any(h.devices or h.gangs or h.ports or h.cpus_milli or h.memory_mib for h in held)
         cluster.check_replay()
-        for job in cluster.admitted:
-            cluster.assert_known(job)
-        for row in cluster.finished:
-            self._judge(msgspec.json.decode(row.document, type=Job))
+        for number in cluster.admitted:
+            cluster.assert_known(number)
+        jobs = {row.id: msgspec.json.decode(row.document, type=Job) for row in cluster.finished}
+        for job in jobs.values():
+            self._judge(job)
+            self._judge_dependencies(job, jobs)
 
     def _live_a_little(self) -> None:
         cluster = self.cluster
@@ -295,17 +303,16 @@ class Walk:
 
     def _judge(self, job: Job) -> None:
         """Check a job's end against what its processes did and what people asked for."""
-        asked = {f.job for f in self.cluster.journal if isinstance(f, JobCancelRequested)}
         states = {gang.state for gang in job.gangs.values()}
         for gang in job.gangs.values():
             exits = [task.exit for task in gang.tasks]
+            if gang.state is not JobState.CANCELLED:
+                assert gang.restarts + gang.moves == gang.incarnation - 1
             if gang.state is JobState.SUCCEEDED:
                 assert all(exit_ is not None and exit_.ok for exit_ in exits), gang
             elif gang.state is JobState.FAILED:
                 assert any(exit_ is not None and not exit_.ok for exit_ in exits), gang
                 assert gang.restarts == job.spec.max_restarts or gang.moves >= LAUNCH_MOVES_MAX, gang
-            else:
-                assert job.id in asked or job.spec.after, gang
         if job.state is JobState.SUCCEEDED:
             assert states == {JobState.SUCCEEDED}
         elif job.state is JobState.FAILED:
@@ -313,6 +320,17 @@ class Walk:
         assert job.ended_at is not None
         assert job.submitted_at <= job.ended_at
         assert job.started_at is None or job.submitted_at <= job.started_at <= job.ended_at
+
+    def _judge_dependencies(self, job: Job, jobs: dict[JobId, Job]) -> None:
+        """A job ran only after what it waits for, and is cancelled only when somebody asked or it could never run."""
+        met = all(satisfies(after.kind, jobs[after.job].state) for after in job.spec.after)
+        if not met:
+            assert all(gang.incarnation == 0 for gang in job.gangs.values())
+        for gang in job.gangs.values():
+            if gang.placed_at is not None:
+                assert all((jobs[after.job].ended_at or 0.0) <= gang.placed_at for after in job.spec.after)
+        if job.state is JobState.CANCELLED and met:
+            assert any(f.job == job.id for f in self.cluster.journal if isinstance(f, JobCancelRequested))
 
 
 def _end(machine: Machine, run: Run, code: int) -> None:
