@@ -330,7 +330,7 @@ class AgentCore:
             exit_ = replace(exit_, message=failed)
         elif failed is not None and not exit_.ok and exit_.cause in (Cause.EXITED, Cause.SIGNAL):
             # It broke on the device before anybody saw that the device had failed.
-            exit_ = replace(exit_, cause=Cause.DEVICE_FAILED, message=f"{failed}; {exit_.message}")
+            exit_ = replace(exit_, cause=Cause.DEVICE_FAILED, message=failed)
         if record:
             self._outputs.append(Record(task, incarnation, exit_))
         if entry.phase is TaskPhase.STARTING and exit_.started_at is not None:

@@ -47,12 +47,14 @@ class StatusFile(msgspec.Struct, frozen=True):
             cause = Cause(self.cause)
         except ValueError:
             cause = Cause.SHIM_LOST
+        # For these the shim only says in words what the other fields say.
+        message = "" if cause in (Cause.EXITED, Cause.SIGNAL) else self.message
         lost = f"{self.log_lost_bytes} bytes of the log were lost: the disk was full" if self.log_lost_bytes else ""
         return TaskExit(
             cause=cause,
             exit_code=self.exit_code,
             signal=self.signal,
-            message="; ".join(part for part in (self.message, lost) if part),
+            message="; ".join(part for part in (message, lost) if part),
             started_at=self.started_at,
             ended_at=self.ended_at,
             cpu_s=self.cpu_s,

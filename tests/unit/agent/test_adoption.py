@@ -75,9 +75,10 @@ def test_an_end_is_read_as_it_was_recorded(tmp_path: Path) -> None:
 
 
 def test_lost_bytes_of_a_log_are_told() -> None:
-    status = taskdir.StatusFile("exited", exit_code=0, message="m", log_lost_bytes=12, max_rss_mib=1.6)
+    status = taskdir.StatusFile("memory", message="m", log_lost_bytes=12, max_rss_mib=1.6)
     exit_ = status.task_exit()
     assert exit_.message == "m; 12 bytes of the log were lost: the disk was full"
+    assert taskdir.StatusFile("exited", exit_code=3, message="exit code 3").task_exit().message == ""
     assert exit_.rss_max_mib == 2
     assert exited().ok
 
