@@ -23,7 +23,7 @@ from corral.model.events import (
     TaskStarted,
 )
 from corral.model.ids import DeviceId, GangKey, JobId, NodeId, TaskKey
-from corral.model.job import Cause, Gang, Job, StopReason, Task, TaskExit, TaskState
+from corral.model.job import Cause, Gang, Job, StopReason, Task, TaskExit, TaskState, end_state
 from corral.model.messages import (
     Acknowledge,
     AcknowledgeHeartbeat,
@@ -40,17 +40,6 @@ from corral.model.resources import DeviceState, Health
 from corral.model.transitions import copy_job
 
 RECOVERY_STREAK = 3
-_LOST = frozenset({Cause.SHIM_LOST, Cause.NODE_LOST, Cause.LAUNCH_FAILED, Cause.LEASE_EXPIRED, Cause.DEVICE_FAILED})
-_CANCELLED = frozenset({Cause.CANCELLED, Cause.GANG_STOPPED, Cause.PREEMPTED})
-
-
-def end_state(exit_: TaskExit) -> TaskState:
-    """Return the state in which a task is that ended like this."""
-    if exit_.ok:
-        return TaskState.SUCCEEDED
-    if exit_.cause in _LOST:
-        return TaskState.LOST
-    return TaskState.CANCELLED if exit_.cause in _CANCELLED else TaskState.FAILED
 
 
 class Liveness:

@@ -6,32 +6,30 @@
 from __future__ import annotations
 
 import argparse
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 from corral.agent.config import AgentConfig, load
 from corral.agent.main import run_agent
 from corral.appmaster.core import AppMasterCore
-from corral.devices.discovery import discover
+from corral.devices.amd import AmdProbe
+from corral.devices.nvidia import NvidiaProbe
 from corral.devices.simulated import SimulatedProbe
 from corral.model.errors import CorralError
 from corral.ports.probe import DeviceProbe
 
-log = logging.getLogger(__name__)
-
 
 def probes(config: AgentConfig) -> Sequence[DeviceProbe]:
-    """Return the probes of a node: the simulated one if it was asked for, else those of the drivers that answer."""
+    """Return the probes of a node: the simulated one if it was asked for, else one per vendor.
+
+    None is asked anything here: drivers may hang or refuse, and the agent bears that in a thread of its own.
+    """
     if config.simulated:
         pretended = config.simulated_devices
         if not pretended:
             return ()
         return (SimulatedProbe(config.devices_state_path, pretended[0].model, len(pretended), config.node),)
-    found = discover()
-    for absence in found.absences:
-        log.info("%s: %s", absence.vendor, absence.reason)
-    return found.probes
+    return (NvidiaProbe(), AmdProbe())
 
 
 def main(arguments: list[str] | None = None) -> int:
