@@ -115,3 +115,17 @@ def test_a_fork_server_that_is_told_to_stop_leaves_its_tasks(world: ShimWorld) -
     assert not world.socket_path.exists()
     (world.directory / "go").touch()
     assert world.end(handle)["exit_code"] == 6
+
+
+def test_a_fault_of_the_shim_ends_the_task_and_is_told(world: ShimWorld) -> None:
+    handle = world.prepare(script="setsid sleep 600 & sleep 600")
+    # The shim cannot introduce itself: a place that must be free is taken.
+    (handle.directory / "shim.json").mkdir()
+    assert world.client.launch(handle.directory).pid is not None
+    status = world.end(handle)
+    assert status["cause"] in ("launch-failed", "shim-lost")
+    assert status["message"].startswith("fault in the shim: FileExistsError: ")
+    assert "main.py:" in status["message"]
+    assert world.processes_of(handle) == []
+    assert world.event()["event"] == "exited"
+    (handle.directory / "shim.json").rmdir()
