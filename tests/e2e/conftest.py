@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.command import UP, Corral
+from tests.e2e.livepool import LivePool
 
 
 def pool_on(directory: Path) -> Iterator[Corral]:
@@ -33,3 +35,30 @@ def corral() -> Iterator[Corral]:
 def own() -> Iterator[Corral]:
     """Give a pool of its own to a test that stops it."""
     yield from pool_on(Path(tempfile.mkdtemp(prefix="c", dir="/tmp")))
+
+
+@contextmanager
+def live_pool() -> Iterator[LivePool]:
+    # Short: the path of a unix socket must fit into 107 bytes.
+    directory = Path(tempfile.mkdtemp(prefix="c", dir="/tmp"))
+    pool = LivePool(directory / "s")
+    try:
+        yield pool
+    finally:
+        pool.end()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Iterator[LivePool]:
+    """Give a running pool of 2 simulated nodes with 4 GPUs each: break nothing, leave nothing running."""
+    with live_pool() as pool:
+        pool.up(nodes=2, gpus=4)
+        yield pool
+
+
+@pytest.fixture
+def pool() -> Iterator[LivePool]:
+    """Give a pool of its own, which is not up yet, to a test that breaks it."""
+    with live_pool() as pool:
+        yield pool

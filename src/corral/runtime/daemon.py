@@ -46,6 +46,7 @@ from corral.storage import SqliteStore
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 BACKLOG = 2_048
+RESERVE_BYTES = 4_096
 log = logging.getLogger("corral.daemon")
 
 
@@ -133,6 +134,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop.set)
+        keep_reserve(self.paths)
         secret = ensure_token(self.paths)
         listener = self._bind()
         self.store.open()
@@ -278,11 +280,28 @@ def main(arguments: list[str] | None = None) -> int:
     except CorralError as error:
         log.error("%s: %s", error.code, error)  # noqa: TRY400 - expected: one line, no traceback
         fatal = not error.retryable
-        with contextlib.suppress(OSError):
-            paths.failure.write_text(json.dumps({"code": error.code, "message": str(error), "fatal": fatal}))
+        tell_failure(paths, {"code": error.code, "message": str(error), "fatal": fatal})
         sys.stderr.flush()
         return EXIT_CONFIG if fatal else 1
     return 0
+
+
+def keep_reserve(paths: StatePaths) -> None:
+    """Keep room on the disk for the reason of a failure: a full disk takes nothing new."""
+    with contextlib.suppress(OSError):
+        paths.reserve.write_bytes(b" " * RESERVE_BYTES)
+
+
+def tell_failure(paths: StatePaths, failure: dict[str, object]) -> None:
+    """Leave the reason of a failure for whoever looks next: in the reserve, else in a new file."""
+    document = json.dumps(failure).encode().ljust(RESERVE_BYTES)
+    with contextlib.suppress(OSError):
+        try:
+            with paths.reserve.open("r+b") as file:
+                file.write(document)
+            paths.reserve.rename(paths.failure)
+        except FileNotFoundError:
+            paths.failure.write_bytes(document)
 
 
 def run_loop(daemon: Daemon) -> None:

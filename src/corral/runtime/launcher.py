@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -10,7 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -46,15 +48,36 @@ def start_pool(options: PoolOptions) -> PoolInfo:
     paths = StatePaths(options.state_dir.absolute())
     check_options(options)
     prepare(paths)
-    running = running_supervisor(paths)
-    if running is not None:
-        raise AlreadyRunning(f"a pool runs already on {paths.root} (pid {running})", hint="`corral status` shows it")
-    settings = load_settings(paths.root)
-    write_pool(paths, options, settings)
-    for stale in (paths.daemon, paths.failure):
-        stale.unlink(missing_ok=True)
-    process = spawn_supervisor(paths)
-    return wait_ready(paths, options, process)
+    with only_start(paths):
+        running = running_supervisor(paths)
+        if running is not None:
+            raise AlreadyRunning(
+                f"a pool runs already on {paths.root} (pid {running})", hint="`corral status` shows it"
+            )
+        settings = load_settings(paths.root)
+        write_pool(paths, options, settings)
+        for stale in (paths.daemon, paths.failure):
+            stale.unlink(missing_ok=True)
+        process = spawn_supervisor(paths)
+        info = wait_ready(paths, options, process)
+    with warnings.catch_warnings():
+        # It goes on without this process: that is what it was started for.
+        warnings.simplefilter("ignore", ResourceWarning)
+        del process
+    return info
+
+
+@contextlib.contextmanager
+def only_start(paths: StatePaths) -> Iterator[None]:
+    """Keep others from starting a pool here meanwhile. Raises ``AlreadyRunning`` when somebody does."""
+    with paths.start_lock.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AlreadyRunning(
+                f"a pool is just being started on {paths.root}", hint="`corral status` shows it"
+            ) from None
+        yield
 
 
 def check_options(options: PoolOptions) -> None:
@@ -92,7 +115,7 @@ def prepare(paths: StatePaths) -> None:
             raise StateUnusable(f"{paths.run} belongs to another user")
         probe = paths.root / ".writable"
         probe.write_bytes(b"x" * 4096)
-        probe.unlink()
+        probe.unlink(missing_ok=True)
     except OSError as error:
         raise StateUnusable(
             f"cannot use {paths.root}: {(error.strerror or str(error)).lower()}", hint="choose another with --state-dir"
@@ -209,12 +232,22 @@ def wait_ready(paths: StatePaths, options: PoolOptions, process: subprocess.Pope
         failure = json.loads(paths.failure.read_text())
     except (OSError, ValueError):
         failure = None
-    if process.poll() is None:
-        process.terminate()
+    end_supervisor(process)
     if failure is not None:
         kind = by_code().get(failure["code"], DaemonStartFailed)
         raise kind(failure["message"])
     raise DaemonStartFailed("the daemon did not become ready", hint=f"see {paths.logs / 'daemon.log'}")
+
+
+def end_supervisor(process: subprocess.Popen[bytes]) -> None:
+    """End a supervisor whose pool did not become ready, and with it everything that it started."""
+    if process.poll() is None:
+        process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _until(look: Callable[[], PoolInfo | None], seconds: float, process: subprocess.Popen[bytes]) -> PoolInfo | None:

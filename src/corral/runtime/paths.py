@@ -56,6 +56,16 @@ class StatePaths:
         return self.root / "supervisor.pid"
 
     @property
+    def reserve(self) -> Path:
+        """Return the file that becomes ``failure``: it takes its room before the disk is full."""
+        return self.root / "failure.reserve"
+
+    @property
+    def start_lock(self) -> Path:
+        """Return the file that is locked while a pool is being started."""
+        return self.root / "start.lock"
+
+    @property
     def logs(self) -> Path:
         """Return the folder of the daemons' logs."""
         return self.root / "logs"
