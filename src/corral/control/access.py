@@ -14,6 +14,9 @@ from corral.model.tenant import Role, Token
 from corral.ports.pool import Principal
 from corral.ports.store import JobQuery, Store
 
+DIGITS_MAX = 12
+"""Digits of a job's or an element's number: beyond any pool, and short enough to be read as a number."""
+
 
 def digest_of(secret: str) -> str:
     """Return the form in which a token is kept: the SHA-256 of its secret in hex (secrets are 256-bit random)."""
@@ -71,15 +74,22 @@ class Access:
             found = await self._by_name(ref, tenant)
             if found is not None:
                 return Ref(found[0], None, found[1])
-        raise NotFound(f"there is no job {ref!r}", hint="`corral ps --all` lists them")
+        raise NotFound(f"there is no job {ref[:128]!r}", hint="`corral ps --all` lists them")
+
+    async def finished(self, tenant: TenantId, ref: str) -> Job | None:
+        """Return the finished job that a tenant means by a number, or by a name that no live job of its has."""
+        if ref.isdecimal():
+            job, live = await self._by_number(JobId(ref), tenant)
+            return None if live else job
+        return await self._finished_by_name(ref, tenant)
 
     @staticmethod
     def _gang(job: Job, index: str, ref: str) -> int | None:
         if not index:
             return None
         first = index.split(".", maxsplit=1)[0]
-        if not first.isdecimal() or int(first) not in job.gangs:
-            raise NotFound(f"job {job.id} has no element {ref!r}", hint=f"it has {len(job.gangs)}, counted from 0")
+        if not first.isdecimal() or len(first) > DIGITS_MAX or int(first) not in job.gangs:
+            raise NotFound(f"job {job.id} has no element {ref[:64]!r}", hint=f"it has {len(job.gangs)}, counted from 0")
         return int(first)
 
     async def _by_number(self, number: JobId, tenant: TenantId | None) -> tuple[Job | None, bool]:
@@ -105,8 +115,14 @@ class Access:
             raise AmbiguousName(f"several tenants have a job named {name!r}: {listed}", hint="use the number")
         if same:
             return max(same, key=lambda j: int(j.id)), True
+        ended = await self._finished_by_name(name, tenant)
+        return (ended, False) if ended is not None else None
+
+    async def _finished_by_name(self, name: str, tenant: TenantId | None) -> Job | None:
+        leaving = [
+            j for j in self._shell.core.book.leaving.values() if j.spec.name == name and tenant in (None, j.spec.tenant)
+        ]
+        if leaving:
+            return max(leaving, key=lambda j: int(j.id))
         rows = await self._shell.read(self._store.finished_jobs, JobQuery(tenant=tenant, name=name, limit=1))
-        if not rows:
-            return None
-        job, _ = await self._by_number(rows[0].id, tenant)
-        return (job, False) if job is not None else None
+        return (await self._by_number(rows[0].id, tenant))[0] if rows else None

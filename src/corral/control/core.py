@@ -18,7 +18,6 @@ from corral.control.inputs import Administer, Cancel, Fenced, Outcome, Quiesce, 
 from corral.control.intake import Intake
 from corral.control.liveness import Liveness
 from corral.model.errors import Refusal, StoreCorrupt
-from corral.model.events import Fact
 from corral.model.ids import DEFAULT_QUEUE, DEFAULT_TENANT, JobId
 from corral.model.job import StopReason
 from corral.model.messages import Heartbeat, Hello, MasterDecided, TaskReported
@@ -76,7 +75,7 @@ class ControlCore:
             case Cancel():
                 return self.intake.cancel(now, item)
             case Administer():
-                return self.intake.administer(item)
+                return self.intake.administer(now, item)
             case Fenced():
                 self.liveness.fenced(now, item)
             case Quiesce():
@@ -110,8 +109,3 @@ class ControlCore:
     def image(self) -> bytes:
         """Return the snapshot of the state as it is now."""
         return msgspec.msgpack.encode(self.book.image())
-
-    def replayed(self, facts: tuple[Fact, ...]) -> None:
-        """Fold facts that are durable already (another store's journal)."""
-        for fact in facts:
-            self.book.record(fact, replay=True)

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
-from corral.model.events import JobEnded, JobSubmitted, job_of
+from corral.model.events import GangEvent, JobEnded, job_of
 from corral.model.ids import JobId, TenantId
-from corral.model.state import PoolState
 from corral.ports.store import JournalEntry
 
 BACKLOG_MAX = 10_000
-TENANTS_MAX = 20_000
 
 
 class Subscriber(msgspec.Struct, eq=False):
-    """One listener: to one job (``job``), to one tenant's jobs (``tenant``), or to all. Overrun closes it."""
+    """One listener: to all, to one tenant's jobs, to one job, or to that job and one of its gangs.
+
+    ``queue`` ends with ``None``. Who is more than ``BACKLOG_MAX`` facts behind loses what it had not taken yet and is
+    ended: it goes on from the journal, after the last fact that it saw.
+    """
 
     queue: asyncio.Queue[JournalEntry | None]
     job: JobId | None = None
     tenant: TenantId | None = None
+    gang: int | None = None
+
+    def wants(self, entry: JournalEntry, job: JobId | None, tenant: TenantId | None) -> bool:
+        """Return whether a fact about ``job`` of ``tenant`` is for this listener."""
+        if self.job not in (None, job) or self.tenant not in (None, tenant):
+            return False
+        return self.gang is None or not isinstance(entry.fact, GangEvent) or entry.fact.gang == self.gang
 
 
 class Feed:
@@ -29,12 +38,11 @@ class Feed:
 
     def __init__(self) -> None:
         self._subscribers: set[Subscriber] = set()
-        self._tenant_of: dict[JobId, TenantId] = {}
         self._ended: dict[JobId, list[asyncio.Future[None]]] = {}
 
-    def subscribe(self, job: JobId | None, tenant: TenantId | None) -> Subscriber:
+    def subscribe(self, job: JobId | None, tenant: TenantId | None, gang: int | None = None) -> Subscriber:
         """Return a new subscriber; call ``unsubscribe`` when done."""
-        subscriber = Subscriber(asyncio.Queue(BACKLOG_MAX), job, tenant)
+        subscriber = Subscriber(asyncio.Queue(BACKLOG_MAX), job, tenant, gang)
         self._subscribers.add(subscriber)
         return subscriber
 
@@ -61,15 +69,13 @@ class Feed:
         if not waiting:
             self._ended.pop(job, None)
 
-    def publish(self, entries: Iterable[JournalEntry], state: PoolState) -> None:
-        """Hand appended entries out, in order."""
+    def publish(self, entries: Iterable[JournalEntry], tenant_of: Callable[[JobId], TenantId | None]) -> None:
+        """Hand appended entries out, in order. ``tenant_of`` must still know the jobs that these entries end."""
         for entry in entries:
             job = job_of(entry.fact)
-            tenant = self._tenant(job, entry, state)
+            tenant = tenant_of(job) if job is not None and self._subscribers else None
             for subscriber in list(self._subscribers):
-                if subscriber.job is not None and subscriber.job != job:
-                    continue
-                if subscriber.tenant is not None and subscriber.tenant != tenant:
+                if not subscriber.wants(entry, job, tenant):
                     continue
                 try:
                     subscriber.queue.put_nowait(entry)
@@ -81,21 +87,9 @@ class Feed:
                         future.set_result(None)
 
     def _end(self, subscriber: Subscriber) -> None:
+        # An overrun one keeps nothing: if only its oldest facts went, it would go on after a gap that nobody sees.
         self._subscribers.discard(subscriber)
-        while subscriber.queue.full():
-            subscriber.queue.get_nowait()
+        if subscriber.queue.full():
+            while not subscriber.queue.empty():
+                subscriber.queue.get_nowait()
         subscriber.queue.put_nowait(None)
-
-    def _tenant(self, job: JobId | None, entry: JournalEntry, state: PoolState) -> TenantId | None:
-        if job is None:
-            return None
-        if isinstance(entry.fact, JobSubmitted):
-            tenant = entry.fact.spec.tenant
-        elif job in state.jobs:
-            return state.jobs[job].spec.tenant
-        else:
-            return self._tenant_of.pop(job, None)
-        self._tenant_of[job] = tenant
-        while len(self._tenant_of) > TENANTS_MAX:
-            del self._tenant_of[next(iter(self._tenant_of))]
-        return tenant

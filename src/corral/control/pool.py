@@ -16,8 +16,9 @@ from corral.control.accounts import HOUR_S, listed_job
 from corral.control.follow import follow_changes, follow_log
 from corral.control.inputs import Administer, Cancel, EndedJob, Quiesce, Submit
 from corral.control.shell import ControlShell
+from corral.control.submission import names_within
 from corral.model.ask import JobAsk
-from corral.model.errors import Conflict, CorralError, Forbidden, NotFound, Refusal
+from corral.model.errors import Conflict, CorralError, Forbidden, Refusal, UnknownDependency
 from corral.model.events import (
     Fact,
     NodeCordoned,
@@ -30,7 +31,7 @@ from corral.model.events import (
     TokenIssued,
     TokenRevoked,
 )
-from corral.model.ids import NodeId, QueueName, TenantId
+from corral.model.ids import DEFAULT_TENANT, NodeId, QueueName, TenantId
 from corral.model.job import Job
 from corral.model.report import NodeReport, PoolStatus, QueueLine, Receipt, TenantReport, WhyReport
 from corral.model.tenant import Queue, Role, Tenant, Token
@@ -71,11 +72,17 @@ class ControllerPool:
         asks = tuple(self._owned(who, ask) for ask in submission.asks)
         if len({ask.tenant for ask in asks}) > 1:
             raise Forbidden("the jobs of one submission belong to one tenant")
-        digest = hashlib.sha256(msgspec.json.encode(asks)).hexdigest() if submission.idempotency_key else None
-        ended = await self._ended_references(who, asks)
-        answer = await self._shell.ask(Submit(asks, submission.idempotency_key, digest, ended))
-        if isinstance(answer, Refusal):
-            raise CorralError.of(answer)
+        digest = _digest(asks) if submission.idempotency_key else None
+        ended = await self._ended_references(asks)
+        while True:
+            answer = await self._shell.ask(Submit(asks, submission.idempotency_key, digest, ended))
+            if not isinstance(answer, Refusal):
+                break
+            # A job that was live when it was looked for may have ended before the core was asked.
+            again = await self._ended_references(asks) if answer.code == UnknownDependency.code else ended
+            if again.keys() == ended.keys():
+                raise CorralError.of(answer)
+            ended = again
         found = []
         for name in answer if isinstance(answer, tuple) else ():
             live = self._shell.core.book.state.jobs.get(name)
@@ -88,16 +95,18 @@ class ControllerPool:
             raise Forbidden(f"this token belongs to tenant {who.tenant!r}, not to {ask.tenant!r}", field="tenant")
         return ask if ask.tenant is not None else replace(ask, tenant=who.tenant)
 
-    async def _ended_references(self, who: Principal, asks: Sequence[JobAsk]) -> dict[str, EndedJob]:
+    async def _ended_references(self, asks: Sequence[JobAsk]) -> dict[str, EndedJob]:
+        """Return the finished jobs of the tenant that ``after`` may mean; the core knows the live ones."""
         found: dict[str, EndedJob] = {}
-        names = {ask.name for ask in asks}
-        for ref in {want.ref for ask in asks for want in ask.after} - names:
-            try:
-                resolved = await self._access.find(who, ref)
-            except NotFound:
-                continue
-            if not resolved.live:
-                found[ref] = EndedJob(resolved.job.id, resolved.job.state)
+        refs = {want.ref for ask in asks for want in ask.after} - names_within(asks).keys()
+        if not refs:
+            return found
+        tenant = TenantId(asks[0].tenant or DEFAULT_TENANT)
+        live = {job.spec.name for job in self._shell.core.book.state.jobs.values() if job.spec.tenant == tenant}
+        for ref in sorted(refs - live):
+            job = await self._access.finished(tenant, ref)
+            if job is not None:
+                found[ref] = EndedJob(job.id, job.state)
         return found
 
     async def cancel(self, who: Principal, ref: str) -> Job:
@@ -127,7 +136,7 @@ class ControllerPool:
         before = query.before
         picked = [j for j in in_memory if _matches(j, query) and (before is None or int(j.id) < before)]
         page = sorted(picked, key=lambda j: -int(j.id))[: query.limit + 1]
-        if finished and len(page) <= query.limit:
+        if finished:
             rows = await self._shell.read(
                 self._store.finished_jobs, replace(query, tenant=tenant, limit=query.limit + 1)
             )
@@ -162,8 +171,9 @@ class ControllerPool:
     async def wait(self, who: Principal, ref: str, timeout_s: float) -> Job:
         """Return the job once it ended, or as it is after ``timeout_s``."""
         found = await self._access.find(who, ref)
-        if not found.live:
+        if not found.live and found.job.id not in self._shell.core.book.leaving:
             return found.job
+        # Not before the end is in the journal: what was told as ended must not run again after a crash.
         ended = self._shell.feed.ended(found.job.id)
         try:
             await asyncio.wait([ended], timeout=min(timeout_s, WAIT_MAX_S))
@@ -215,14 +225,14 @@ class ControllerPool:
         return tuple(self._shell.core.book.state.queues.values())
 
     async def usage(self, who: Principal, since: float, until: float, tenant: TenantId | None) -> Sequence[UsageRow]:
-        """Return used milli-GPU seconds by tenant and hour; what still runs counts up to now."""
+        """Return what was used in the hours that ``since`` to ``until`` touch; what still runs counts up to now."""
         bound = scope(who)
         if bound is not None and tenant not in (None, bound):
             raise Forbidden(f"this token belongs to tenant {bound!r}")
         only = bound or tenant
-        first = int(since // HOUR_S) * HOUR_S
-        rows = await self._shell.read(self._store.usage, first, int(until) + 1, only)
-        running = reports.running_usage(self._shell.core, self._shell.clock.now(), since, until, only)
+        first, end = int(since // HOUR_S) * HOUR_S, (int(until // HOUR_S) + 1) * HOUR_S
+        rows = await self._shell.read(self._store.usage, first, end, only)
+        running = reports.running_usage(self._shell.core, self._shell.clock.now(), first, end, only)
         return reports.merge_usage([*rows, *running])
 
     # ---- admin -----------------------------------------------------------------------------------------------------
@@ -278,6 +288,7 @@ class ControllerPool:
 
     async def revoke_token(self, who: Principal, token_id: str) -> None:
         """Refuse a token from now on."""
+        require_admin(who)
         if token_id == who.token_id:
             raise Conflict("a token cannot revoke itself", hint="use another admin token")
         await self._administer(who, TokenRevoked(at=self._shell.clock.now(), token_id=token_id, by=self._by(who)))
@@ -290,8 +301,8 @@ class ControllerPool:
             try:
                 await self._shell.ask(Quiesce(stop_tasks=True))
                 async with asyncio.timeout(STOP_MAX_S):
-                    while self._live_tasks():
-                        await changes.queue.get()
+                    while self._live_tasks() and await changes.queue.get() is not None:
+                        pass
             except TimeoutError:
                 pass
             finally:
@@ -300,6 +311,11 @@ class ControllerPool:
 
     def _live_tasks(self) -> int:
         return sum(len(holding.placements) for holding in self._shell.core.book.board.holdings.values())
+
+
+def _digest(asks: Sequence[JobAsk]) -> str:
+    """Return what tells two requests under one idempotency key apart; the order of keys in a mapping does not count."""
+    return hashlib.sha256(msgspec.json.encode(asks, order="deterministic")).hexdigest()
 
 
 def _matches(job: Job, query: JobQuery) -> bool:

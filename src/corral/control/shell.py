@@ -3,7 +3,8 @@
     inbox -> core.handle ... core.settle -> core.drain -> one compare-and-append -> answers, commands, subscribers
 
 While an append is under way the inbox fills; the next batch takes all of it (group commit). When the store fails, the
-loop stops: nothing was acknowledged, and the state is rebuilt from the journal at the next start.
+loop stops: nothing was acknowledged, and the state is rebuilt from the journal at the next start. From the moment in
+which a batch is handed to the core until it is appended, memory is ahead of the journal: no snapshot is taken then.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from corral.control.core import Answer, ControlCore, Input
 from corral.control.feed import Feed
 from corral.control.inputs import Fenced, Outcome
 from corral.model.errors import CorralError, Unavailable
-from corral.model.ids import NodeId
+from corral.model.ids import JobId, NodeId, TenantId
 from corral.model.messages import TaskPhase, TaskReported
 from corral.ports.clock import Clock
 from corral.ports.engine import Engine, EngineSays
@@ -31,7 +32,6 @@ from corral.ports.store import Batch, JournalEntry, Store
 TICK_S = 0.5
 BATCH_MAX = 2_000
 SNAPSHOT_ENTRIES = 4_000
-PRUNE_S = 3_600.0
 ANSWER_LEAVES_S = 0.02
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -58,11 +58,13 @@ class ControlShell:
         self._store = store
         self._faults = faults
         self._inbox: list[_Letter] = []
+        self._open: list[_Letter] = []
         self._bell = asyncio.Event()
+        self._ending = False
+        self._ahead = False
         self._journal = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="store-read")
         self._snapshot_seq = last_seq
-        self._pruned_at = 0.0
         self._fencing: set[asyncio.Task[None]] = set()
 
     # ---- callers ---------------------------------------------------------------------------------------------------
@@ -101,29 +103,36 @@ class ControlShell:
     # ---- the loop --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run until cancelled. Raises the store's error when an append failed."""
+        """Run until ``end`` is called or until cancelled. Raises the store's error when an append failed."""
         loop = asyncio.get_running_loop()
         next_tick = loop.time()
         try:
-            while True:
+            while not self._ending:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._bell.wait(), max(0.0, next_tick - loop.time()))
                 self._bell.clear()
-                letters, self._inbox = self._inbox[:BATCH_MAX], self._inbox[BATCH_MAX:]
+                self._open, self._inbox = self._inbox[:BATCH_MAX], self._inbox[BATCH_MAX:]
                 if self._inbox:
                     self._bell.set()
                 now = self.clock.now()
-                answers = [self._handle(now, letter) for letter in letters]
+                self._ahead = True
+                answers = [self._handle(now, letter) for letter in self._open]
                 if loop.time() >= next_tick:
                     next_tick = loop.time() + TICK_S
                     self.core.tick(now)
                 self.core.settle(now)
-                await self._commit(letters, answers, self.core.drain())
+                await self._commit(answers, self.core.drain())
         except CorralError as error:
             self.failure = error
             raise
         finally:
             self._give_up()
+
+    def end(self) -> None:
+        """Let ``run`` return after the batch that it is at, with all of it appended and answered."""
+        self.accepting = False
+        self._ending = True
+        self._bell.set()
 
     def _handle(self, now: float, letter: _Letter) -> Answer:
         """Hand one input to the core. One that breaks the rules is refused or logged; the pool goes on."""
@@ -137,23 +146,22 @@ class ControlShell:
             return None
 
     def _give_up(self) -> None:
+        """Answer everybody who still waits, whatever ended the loop; take nobody in any more."""
+        self.accepting = False
         problem = self.failure or Unavailable("the controller stopped")
-        for letter in self._inbox:
+        for letter in (*self._open, *self._inbox):
             if letter.reply is not None and not letter.reply.done():
                 letter.reply.set_exception(problem)
+        self._open = []
         self._inbox.clear()
 
-    async def _commit(self, letters: list[_Letter], answers: list[Answer], outcome: Outcome) -> None:
+    async def _commit(self, answers: list[Answer], outcome: Outcome) -> None:
         if outcome.facts:
             self._faults.reach(FaultPoint.BEFORE_APPEND)
-            try:
-                await self._append(outcome)
-            except CorralError as error:
-                for letter in letters:
-                    if letter.reply is not None and not letter.reply.done():
-                        letter.reply.set_exception(error)
-                raise
+            await self._append(outcome)
             self._faults.reach(FaultPoint.APPENDED_UNACKNOWLEDGED)
+        self._ahead = False
+        letters, self._open = self._open, []
         for letter, answer in zip(letters, answers, strict=True):
             if letter.reply is not None and not letter.reply.done():
                 letter.reply.set_result(answer)
@@ -181,11 +189,21 @@ class ControlShell:
             self._journal, self._store.append, self.last_seq, epoch, batch
         )
         entries = [JournalEntry(first + i, epoch, fact) for i, fact in enumerate(outcome.facts)]
-        self.feed.publish(entries, self.core.book.state)
+        self.feed.publish(entries, self._tenant_of)
         self.core.book.durable(outcome.finished)
 
+    def _tenant_of(self, job: JobId) -> TenantId | None:
+        book = self.core.book
+        found = book.state.jobs.get(job) or book.leaving.get(job)
+        return found.spec.tenant if found is not None else None
+
     async def _fence(self, node: NodeId) -> None:
-        proven = await self.engine.fence(node)
+        try:
+            proven = await self.engine.fence(node)
+        except Exception:
+            # Whatever the engine met: the node is not proven to be dead, and is fenced again later.
+            log.exception("node %s could not be fenced", node)
+            proven = False
         self._put(_Letter(Fenced(node, proven)))
 
     async def _keep_house(self) -> None:
@@ -195,22 +213,15 @@ class ControlShell:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._journal, self._store.save_snapshot, self.last_seq, self.core.image())
 
-    async def prune(self, retention_s: float) -> None:
-        """Delete journal entries beyond the retention, at most once an hour."""
-        now = self.clock.now()
-        if now - self._pruned_at < PRUNE_S:
-            return
-        self._pruned_at = now
-        live = list(self.core.book.state.jobs)
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(
-            self._journal, lambda: self._store.prune(entries_before=now - retention_s, keep_jobs=live)
-        )
+    async def prune(self, retention_s: float) -> int:
+        """Delete journal entries beyond the retention and return how many. Appends go on in between."""
+        before, live = self.clock.now() - retention_s, list(self.core.book.state.jobs)
+        return await self.read(lambda: self._store.prune(entries_before=before, keep_jobs=live))
 
     async def close(self) -> None:
-        """Stop accepting, keep a last snapshot, let the threads go."""
+        """Keep a last snapshot, let the threads go. Call it after ``run`` has ended."""
         self.accepting = False
-        if self.failure is None and self.last_seq > self._snapshot_seq:
+        if not self._ahead and self.failure is None and self.last_seq > self._snapshot_seq:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._journal, self._store.save_snapshot, self.last_seq, self.core.image())
         self._journal.shutdown(wait=True)
