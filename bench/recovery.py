@@ -34,7 +34,9 @@ from corral.runtime.options import PoolOptions
 
 PER_POINT_MIN = 5
 LINES = 20
-LONG_JOBS = 20
+LINE_S = 0.5
+RUNNING = 20
+LONG_EVERY_S = 0.2
 SUBMIT_EVERY_S = 0.04
 WAIT_S = 120.0
 POINT_WAIT_S = 20.0
@@ -42,7 +44,7 @@ POINT_WAIT_S = 20.0
 STEP = 'echo "line $i"; i=$((i+1));'
 BODY = 'echo "$CORRAL_INCARNATION" >> "$WITNESS"; i=0; while [ $i -lt $LINES ]; do {step} done; exit $CODE'
 SHORT = BODY.format(step=STEP)
-LONG = BODY.format(step=f"{STEP} sleep 0.3;")
+LONG = BODY.format(step=f"{STEP} sleep {LINE_S};")
 
 
 @dataclass
@@ -63,14 +65,14 @@ def submitter(state_dir: Path, witness: Path, ledger: Ledger, stop: threading.Ev
             handle = client.submit(
                 name=f"w-{key[:8]}",
                 run=LONG if long else SHORT,
-                gpus=1,
+                gpus=0.5,
                 envs={"WITNESS": str(witness / key), "CODE": str(code), "LINES": str(LINES)},
                 idempotency_key=key,
             )
             with ledger.lock:
                 ledger.acknowledged[key] = (handle.id, code)
                 ledger.attempts += 1
-            stop.wait(LINES * 0.3 / LONG_JOBS if long else SUBMIT_EVERY_S)
+            stop.wait(LONG_EVERY_S if long else SUBMIT_EVERY_S)
 
 
 def daemon_pid(state_dir: Path) -> int:
@@ -146,6 +148,21 @@ def verdict(state_dir: Path, witness: Path, ledger: Ledger) -> dict[str, object]
     }
 
 
+def running_jobs(state_dir: Path) -> int:
+    """Return how many jobs run now."""
+    with Client(state_dir=state_dir, retry_s=WAIT_S) as client:
+        return client.status().running_gangs
+
+
+def await_running(state_dir: Path) -> None:
+    """Wait until as many jobs run as the benchmark promises."""
+    deadline = time.monotonic() + WAIT_S
+    while running_jobs(state_dir) < RUNNING:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"fewer than {RUNNING} jobs run")
+        time.sleep(0.1)
+
+
 def schedule(kills: int, rng: random.Random) -> list[FaultPoint | None]:
     """Return the order of kills: each named point at least five times, the rest at random."""
     points: list[FaultPoint | None] = [p for p in FaultPoint for _ in range(PER_POINT_MIN)]
@@ -168,12 +185,14 @@ def measure(kills: int, seed: int) -> dict[str, object]:
         for long in (True, False)
     ]
     back: list[float] = []
+    running: list[int] = []
     points = schedule(kills, rng)
     try:
         for thread in threads:
             thread.start()
-        time.sleep(LINES * 0.3)
+        await_running(state)
         for number, point in enumerate(points, start=1):
+            running.append(running_jobs(state))
             back.append(kill_at(state, faults, point, rng))
             sys.stderr.write(f"\rkill {number}/{kills} ({point or 'random'}), back after {back[-1]:.0f} ms    ")
             sys.stderr.flush()
@@ -189,6 +208,7 @@ def measure(kills: int, seed: int) -> dict[str, object]:
     return {
         "kills": len(back),
         "by_point": by_point,
+        "running_median": statistics.median(running),
         **found,
         "back_in_service_ms_max": round(max(back), 1),
         "back_in_service_ms_median": round(statistics.median(back), 1),
