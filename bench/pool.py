@@ -46,7 +46,10 @@ class Pool:
             cleanup.callback(shutil.rmtree, self.directory, ignore_errors=True)
             cleanup.callback(kill_carriers, self.directory)
             cleanup.callback(self._down)
-            self.run("up", *self._flags)
+            try:
+                self.run("up", *self._flags)
+            except PoolFailed as error:
+                raise PoolFailed(f"{error}{self._last_words()}") from None
             self._cleanup = cleanup.pop_all()
         return self
 
@@ -64,6 +67,12 @@ class Pool:
     def run(self, name: str, *arguments: str) -> str:
         """Run a command to its end and return what it printed. Raises ``PoolFailed``."""
         return _printed(self.command(name, *arguments), self.environment, self.directory)
+
+    def _last_words(self) -> str:
+        # The log goes with the directory: what it ends with is told now.
+        log = self.state_dir / "logs" / "daemon.log"
+        lines = log.read_text(errors="replace").splitlines()[-5:] if log.exists() else []
+        return f"; its log ends: {' | '.join(lines)}" if lines else ""
 
     def _down(self) -> None:
         # A pool that is half up, or broken, may be unable to stop itself: what is left is killed next.
