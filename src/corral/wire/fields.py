@@ -19,7 +19,7 @@ from corral.model.ask import AfterAsk
 from corral.model.errors import DuplicateName, InvalidField, MissingField, PathNotFound, PathUnsafe
 from corral.model.job import CheckpointSpec, DependencyKind
 from corral.wire import units
-from corral.wire.document import Node, Problems, field_path, nearest, shown
+from corral.wire.document import Node, Problems, field_path, shown
 
 T = TypeVar("T")
 NAME_LENGTH_MAX = 128
@@ -210,6 +210,12 @@ class FieldReader:
         if count > units.ELEMENTS_MAX:
             self.wrong(node, path, f"has {count:,} combinations, more than {units.ELEMENTS_MAX:,}")
             return ()
+        # Written out, each value stands in all combinations with the values of the other axes.
+        size = sum(len(text) * (count // len(axis)) for axis in axes for _, text in axis)
+        if size > units.POINTS_BYTES_MAX:
+            message = f"its combinations hold {size:,} characters, more than {units.POINTS_BYTES_MAX:,}"
+            self.wrong(node, path, message, "put long values into files")
+            return ()
         return tuple(dict(point) for point in itertools.product(*axes)) if axes else ()
 
     def after(self, node: Node, path: str) -> tuple[AfterAsk, ...]:
@@ -253,7 +259,7 @@ class FieldReader:
             return kind(node.text.lower())
         except ValueError:
             values = [str(member) for member in kind]  # type: ignore[attr-defined]
-            near = nearest(node.text, values)
+            near = self.problems.nearest(node.text, values)
             self.wrong(
                 node,
                 path,
@@ -283,7 +289,7 @@ class FieldReader:
             return None
         name = text.upper().removeprefix("SIG")
         if name not in _SIGNALS:
-            near = nearest(name, _SIGNALS)
+            near = self.problems.nearest(name, _SIGNALS)
             self.wrong(
                 node,
                 path,

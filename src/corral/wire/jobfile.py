@@ -10,49 +10,10 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from corral.model.ask import JobAsk
-from corral.model.errors import JobFileUnreadable, MissingField
+from corral.model.errors import MissingField
 from corral.wire.document import Checked, Problems, printable
 from corral.wire.request import asks_of_nodes
-
-FILE_BYTES_MAX = 1024 * 1024
-
-
-def load_job_file(path: str | os.PathLike[str], *, check_paths: bool = True) -> list[JobAsk]:
-    """Return the jobs of a YAML file.
-
-    Raises ``JobFileUnreadable`` for what cannot be read, is larger than 1 MiB, not UTF-8 or not YAML; and for the first
-    mistake ``UnknownField``, ``InvalidField``, ``MissingField``, ``DuplicateName``, ``DependencyCycle``,
-    ``PathNotFound`` or ``PathUnsafe``, with all others in the error's ``also``.
-    """
-    data = read_job_file(path)
-    name = os.fspath(path)
-    return parse_job_text(data, source=printable(name), base=str(Path(name).absolute().parent), check_paths=check_paths)
-
-
-def read_job_file(path: str | os.PathLike[str]) -> bytes:
-    """Return the bytes of a job file of at most 1 MiB; raise ``JobFileUnreadable``."""
-    name = os.fspath(path)
-    if "\0" in name:
-        raise JobFileUnreadable("a path must not hold a NUL byte")
-    try:
-        with Path(name).open("rb") as file:
-            return file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise JobFileUnreadable(f"cannot be read: {error.strerror}", where=printable(name)) from None
-
-
-def decoded(data: bytes, source: str) -> str:
-    """Return the text of a job file; raise ``JobFileUnreadable`` when it is too large, binary or not UTF-8."""
-    if len(data) > FILE_BYTES_MAX:
-        raise JobFileUnreadable("is larger than 1 MiB", where=source, hint="mount data with file_mounts")
-    zero = data.find(b"\0")
-    if zero >= 0:
-        raise JobFileUnreadable(f"is binary: byte {zero} is NUL", where=source)
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise JobFileUnreadable(f"is not UTF-8 at byte {error.start}", where=f"{source}:{line}") from None
+from corral.wire.textfile import decoded, read_bytes
 
 
 def parse_job_text(
@@ -60,7 +21,7 @@ def parse_job_text(
 ) -> list[JobAsk]:
     """Return the jobs of a YAML text. ``base`` is what relative paths stand on (default: they are refused).
 
-    Raises as :func:`load_job_file` does.
+    Raises as :func:`load_any` does.
     """
     from corral.wire.yamltext import yaml_nodes
 
@@ -82,18 +43,23 @@ def load_any(
     """Return the jobs of a YAML file or of a batch script, and one line for each option that has no effect here.
 
     A batch script begins with ``#!``; it inherits ``environment`` and runs in the current directory, as with Slurm.
-    ``queues`` tells which of its partitions are queues (see :func:`corral.wire.sbatch.load_sbatch`).
+    ``queues`` tells which of its partitions are queues (see :func:`corral.wire.sbatch.parse_sbatch`).
+
+    Raises ``JobFileUnreadable`` for what cannot be read, is larger than 1 MiB, not UTF-8 or not YAML; and for the first
+    mistake ``UnknownField``, ``InvalidField``, ``MissingField``, ``DuplicateName``, ``DependencyCycle``,
+    ``PathNotFound`` or ``PathUnsafe``, with all others in the error's ``also``.
     """
     from corral.wire.sbatch import is_batch_script, parse_sbatch
 
-    data = read_job_file(path)
+    data = read_bytes(path)
     name = os.fspath(path)
+    source = printable(name)
     if not is_batch_script(data):
         base = str(Path(name).absolute().parent)
-        return parse_job_text(data, source=printable(name), base=base, check_paths=check_paths), ()
+        return parse_job_text(data, source=source, base=base, check_paths=check_paths), ()
     script = parse_sbatch(
         data,
-        source=printable(name),
+        source=source,
         name=Path(name).name,
         here=str(Path.cwd()),
         environment=environment,

@@ -16,6 +16,7 @@ from corral.wire.document import Checked, Node, Problems, json_node, node_of, sh
 from corral.wire.fields import FieldReader
 
 JOBS_MAX = 1_000
+ELEMENTS_TOGETHER_MAX = 100_000
 NODES_MAX = 100_000
 RESTARTS_MAX = 1_000_000
 PRIORITY_MAX = 1_000_000
@@ -193,6 +194,10 @@ def asks_of_nodes(
             problems.add(DuplicateName, _field(root, "name"), here, f"{shown(ask.name)} names two jobs{seen}")
         else:
             named[ask.name] = (ask, root, path)
+    elements = sum(len(ask.indices or (0,)) for ask in asks if ask is not None)
+    if elements > ELEMENTS_TOGETHER_MAX:
+        message = f"{elements:,} array elements are more than one submission may have ({ELEMENTS_TOGETHER_MAX:,})"
+        problems.add(InvalidField, roots[0], "jobs" if paths[0] else "array", message, "submit them in several parts")
     if not problems.found:
         _check_cycles(named, problems)
     problems.raise_first()

@@ -6,7 +6,6 @@ Options and their meaning are those of sbatch(1) of Slurm 24.05.
 from __future__ import annotations
 
 import math
-import os
 import re
 import shlex
 from collections.abc import Callable, Collection, Mapping
@@ -18,11 +17,11 @@ from corral.model.ask import JobAsk
 from corral.model.errors import CorralError, InvalidField, JobFileUnreadable, MissingField, UnknownField
 from corral.model.resources import MILLI
 from corral.wire import slurm_shell, units
-from corral.wire.document import Checked, Node, Problems, nearest, node_of, printable, shown
-from corral.wire.jobfile import decoded, read_job_file
+from corral.wire.document import Checked, Node, Problems, node_of, shown
 from corral.wire.request import asks_of_nodes
 from corral.wire.slurm_options import FLAGS, IGNORED, OPTIONAL, SHORT, VALUED
 from corral.wire.slurm_values import read_after, read_devices, read_gres, read_memory_mib, read_signal, read_time_s
+from corral.wire.textfile import decoded
 
 _SHELLS = frozenset({"bash", "sh", "dash", "ash"})
 _WITH_TEXT = {"python": "-c", "zsh": "-c", "ksh": "-c", "perl": "-e", "ruby": "-e", "Rscript": "-e"}
@@ -51,33 +50,6 @@ def is_batch_script(data: bytes) -> bool:
     return data.startswith(b"#!")
 
 
-def load_sbatch(
-    path: str | os.PathLike[str],
-    *,
-    environment: Mapping[str, str] | None = None,
-    here: str | None = None,
-    queues: Queues | None = None,
-    check_paths: bool = True,
-) -> SbatchScript:
-    """Return the job of a batch script.
-
-    ``environment`` is what the job inherits, as Slurm's ``--export=ALL`` does (``None``: nothing). ``here`` is where
-    the script runs and relative paths stand (default: the current directory). ``queues`` is asked for the names of the
-    queues when the script names a partition: one that is no queue here has no effect (``None``: it is kept). Raises
-    ``JobFileUnreadable``, ``UnknownField``, ``InvalidField`` and ``MissingField`` with file and line.
-    """
-    name = os.fspath(path)
-    return parse_sbatch(
-        read_job_file(path),
-        source=printable(name),
-        name=Path(name).name,
-        environment=environment,
-        here=here or str(Path.cwd()),
-        queues=queues,
-        check_paths=check_paths,
-    )
-
-
 def parse_sbatch(
     data: bytes,
     *,
@@ -88,7 +60,13 @@ def parse_sbatch(
     queues: Queues | None = None,
     check_paths: bool = True,
 ) -> SbatchScript:
-    """Return the job of a batch script's text; see :func:`load_sbatch`. ``name`` is the job's unless it has one."""
+    """Return the job of a batch script's text. ``name`` is the job's unless the script gives it one.
+
+    ``environment`` is what the job inherits, as Slurm's ``--export=ALL`` does (``None``: nothing). ``here`` is where
+    the script runs and relative paths stand. ``queues`` is asked for the names of the queues when the script names a
+    partition: one that is no queue here has no effect (``None``: it is kept). Raises ``JobFileUnreadable``,
+    ``UnknownField``, ``InvalidField`` and ``MissingField`` with file and line.
+    """
     text = decoded(data, source)
     if not text.startswith("#!"):
         raise JobFileUnreadable("a batch script must begin with #!", where=f"{source}:1", hint="#!/bin/bash is usual")
@@ -137,7 +115,7 @@ def _take(words: list[str], number: int, problems: Problems) -> Option | None:
     if name in FLAGS or name in OPTIONAL:
         return Option(name, value or "", number)
     if name not in VALUED:
-        near = nearest(name.lstrip("-"), (*VALUED, *FLAGS, *OPTIONAL))
+        near = problems.nearest(name.lstrip("-"), (*VALUED, *FLAGS, *OPTIONAL))
         hint = f"did you mean --{near}?" if near else None
         written = shown(word.partition("=")[0])[1:-1]
         _note(problems, UnknownField, number, written, "is not an option of sbatch", hint)

@@ -17,7 +17,7 @@ def read_time_s(text: str) -> float | None:
     """Read a time limit of sbatch: minutes, mm:ss, hh:mm:ss, d-hh, d-hh:mm or d-hh:mm:ss; ``None`` is unlimited."""
     if text.upper() in {"UNLIMITED", "INFINITE", "0"}:
         return None
-    match = _TIME.fullmatch(text[:64])
+    match = _TIME.fullmatch(text) if len(text) <= 64 else None
     if match is None:
         raise units.Unreadable("is not a time limit", "write it like 90 (minutes), 2:30:00 or 1-00:00:00")
     days, *rest = match.groups()
@@ -33,7 +33,7 @@ def read_time_s(text: str) -> float | None:
 
 def read_memory_mib(text: str) -> int:
     """Read an amount of memory in MiB unless it has a unit (K, M, G, T: powers of 1024), rounded up."""
-    match = _MEMORY.fullmatch(text[:64])
+    match = _MEMORY.fullmatch(text) if len(text) <= 64 else None
     if match is None:
         raise units.Unreadable("is not an amount of memory", "write it like 64G or 64000 (MiB)")
     mib = math.ceil(float(match[1]) * _MIB[match[2].upper()])

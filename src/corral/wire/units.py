@@ -17,6 +17,7 @@ MEMORY_MIB_MAX = 2**40
 DURATION_S_MAX = 10 * 365 * 86_400
 INDEX_MAX = 1_000_000_000
 ELEMENTS_MAX = 10_000
+POINTS_BYTES_MAX = 4 * 1024 * 1024
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _PARTS = re.compile(rf"({_NUMBER})\s*(weeks?|days?|hours?|hrs?|minutes?|mins?|seconds?|secs?|ms|w|d|h|m|s)\s*")
@@ -76,7 +77,8 @@ def bounded_s(seconds: float) -> float:
 
 def read_memory_mib(text: str) -> int:
     """Read ``32GB`` (10^9), ``512MiB`` (2^20), ``16G`` (2^30) or ``16`` (GiB, as SkyPilot) as MiB, rounded up."""
-    match = _MEMORY.fullmatch(text.strip().lower()[:_LENGTH_MAX])
+    text = text.strip().lower()
+    match = _MEMORY.fullmatch(text) if len(text) <= _LENGTH_MAX else None
     unit = match[2] if match else ""
     if match is None or (unit and unit not in _BYTES):
         raise Unreadable("is not an amount of memory", "write it like 32GB, 512MiB or 16 (GiB)")
@@ -91,12 +93,12 @@ def read_memory_mib(text: str) -> int:
 def read_cpus_milli(text: str) -> int:
     """Read ``4``, ``0.5`` or ``500m`` as milli-CPUs."""
     text = text.strip()
-    match = _CPUS.fullmatch(text[:_LENGTH_MAX])
+    match = _CPUS.fullmatch(text) if len(text) <= _LENGTH_MAX else None
     if match is None:
         plus = text.removesuffix("+")
         hint = f"write {plus}: a job gets exactly what it asks" if plus != text else "write it like 4, 0.5 or 500m"
         raise Unreadable("is not a number of CPUs", hint)
-    milli = float(match[1]) * (1 if match[2] else MILLI)
+    milli = _milli(match[1]) / (MILLI if match[2] else 1)
     if not milli.is_integer() or milli < 1:
         raise Unreadable("must be at least 1m (a thousandth of a CPU) and whole thousandths")
     if milli > CPUS_MAX * MILLI:
@@ -107,9 +109,9 @@ def read_cpus_milli(text: str) -> int:
 def read_gpus_milli(text: str) -> int:
     """Read a number of devices, ``8`` or a share ``0.5``, as milli-GPUs."""
     text = text.strip()
-    if not re.fullmatch(_NUMBER, text[:_LENGTH_MAX]) or len(text) > _LENGTH_MAX:
+    if len(text) > _LENGTH_MAX or not re.fullmatch(_NUMBER, text):
         raise Unreadable("is not a number of devices", "write it like 8, 0.5, H100:8 or H100:0.5")
-    milli = round(float(text) * 1_000_000) / MILLI
+    milli = _milli(text)
     if milli > GPUS_MAX * MILLI:
         raise Unreadable("is more than a node can have")
     if not milli.is_integer():
@@ -117,6 +119,11 @@ def read_gpus_milli(text: str) -> int:
     if milli > MILLI and milli % MILLI:
         raise Unreadable("must be a share below 1 or a whole number of devices")
     return int(milli)
+
+
+def _milli(number: str) -> float:
+    """Return a decimal number in thousandths: 1.001 is 1001, though its nearest double times 1000 is a little less."""
+    return round(float(number) * MILLI * MILLI) / MILLI
 
 
 def read_accelerators(text: str) -> tuple[str | None, int]:

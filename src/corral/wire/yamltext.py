@@ -16,6 +16,8 @@ from corral.model.errors import InvalidField, JobFileUnreadable
 from corral.wire.document import DEPTH_MAX, DIGITS_MAX, Node, Problems, shown
 
 NODES_MAX = 100_000
+TEXT_OF_ONE = 64
+"""A text counts as one value more for so many characters: aliases repeat long texts, too."""
 DOCUMENTS_MAX = 1_000
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOL = {"true": "true", "True": "true", "TRUE": "true", "false": "false", "False": "false", "FALSE": "false"}
@@ -61,7 +63,7 @@ class _Builder:
             case yaml.DocumentStartEvent():
                 self.anchors, self.sizes = {}, {}
             case yaml.ScalarEvent():
-                self.add(self.scalar(event), event.anchor, 1)
+                self.add(self.scalar(event), event.anchor, 1 + len(event.value) // TEXT_OF_ONE)
             case yaml.AliasEvent():
                 self.alias(event)
             case yaml.MappingStartEvent() | yaml.SequenceStartEvent():

@@ -11,7 +11,8 @@ import pytest
 from corral.model.ask import AfterAsk, JobAsk
 from corral.model.errors import CorralError, Refusal
 from corral.model.job import CheckpointSpec, DependencyKind
-from corral.wire.sbatch import SbatchScript, is_batch_script, load_sbatch, parse_sbatch
+from corral.wire.jobfile import load_any
+from corral.wire.sbatch import SbatchScript, is_batch_script, parse_sbatch
 from corral.wire.slurm_options import FLAGS, IGNORED, OPTIONAL, SHORT, VALUED
 from corral.wire.slurm_values import read_time_s
 from corral.wire.units import Unreadable
@@ -187,7 +188,7 @@ def test_an_unreadable_script_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.sh"
     path.write_bytes(b"#!/bin/sh\n\0\xff")
     with pytest.raises(CorralError) as caught:
-        load_sbatch(path)
+        load_any(path)
     assert caught.value.code == "JOB_FILE_UNREADABLE"
 
 

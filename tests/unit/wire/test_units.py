@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -81,6 +82,20 @@ def test_what_is_no_memory_is_refused(text: str) -> None:
 @pytest.mark.parametrize("text,milli", [("4", 4_000), ("0.5", 500), ("500m", 500), ("1m", 1), ("2.25", 2_250)])
 def test_cpus_are_read_in_milli(text: str, milli: int) -> None:
     assert units.read_cpus_milli(text) == milli
+
+
+def test_every_thousandth_of_a_cpu_is_read() -> None:
+    """1.001 * 1000 is 1000.9999999999999 in binary; the digits say 1001."""
+    for whole in (0, 1, 7, 1_023):
+        for milli in range(1, 1_000):
+            assert units.read_cpus_milli(f"{whole}.{milli:03}") == whole * 1_000 + milli
+
+
+@pytest.mark.parametrize("read", [units.read_memory_mib, units.read_cpus_milli, units.read_gpus_milli])
+def test_a_long_text_is_refused_whole_and_not_cut(read: Callable[[str], int]) -> None:
+    for text in ("1" + " " * 80 + "GB", "1." + "0" * 80 + "1", "9" * 80):
+        with pytest.raises(units.Unreadable):
+            read(text)
 
 
 @pytest.mark.parametrize("text", ["", "0", "0.0001", "0.5m", "-1", "many", "2000000", "1e2"])

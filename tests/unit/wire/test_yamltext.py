@@ -84,6 +84,12 @@ def test_a_small_text_that_would_become_a_large_tree_is_refused() -> None:
         nodes(bomb)
 
 
+def test_a_long_text_that_aliases_repeat_counts_by_its_length() -> None:
+    assert nodes(f"a: &a {'x' * 6_400}\nb: [{', '.join(['*a'] * 900)}]\n")  # 901 x 101 values
+    with pytest.raises(JobFileUnreadable, match="aliases"):
+        nodes(f"a: &a {'x' * 6_400}\nb: [{', '.join(['*a'] * 1_000)}]\n")
+
+
 @pytest.mark.parametrize(
     "text,message",
     [
