@@ -87,12 +87,12 @@ class AppMasterCore:
             return ()
         if isinstance(fact, GangEvent):
             self._note_places(fact.gang)
-            return recovery.decide_gang(self._job, fact.gang, fact.at)
+            return self.resume(fact.at, fact.gang)
         return self.resume(fact.at)
 
-    def resume(self, now: float) -> tuple[Decision, ...]:
-        """Return what is due on the state alone."""
-        return recovery.decide(self._job, now)
+    def resume(self, now: float, gang: int | None = None) -> tuple[Decision, ...]:
+        """Return what is due on the state alone, of one gang (O(1) for large arrays) or of all."""
+        return recovery.decide(self._job, now) if gang is None else recovery.decide_gang(self._job, gang, now)
 
     def _note_places(self, gang: int) -> None:
         for placement in self._job.gangs[gang].placements:

@@ -6,28 +6,37 @@ from collections.abc import Iterator
 
 import msgspec
 
-from corral.model.ids import QueueName
-from corral.model.job import Job, JobSpec, JobState
+from corral.model.ids import QueueName, TenantId
+from corral.model.job import Gang, Job, JobSpec, JobState
 from corral.model.resources import Demand, GangShape, Placement
 from corral.ports.store import FinishedJob, UsageRow
 
 HOUR_S = 3600
 
 
-def usage_rows(tenant: str, placement: Placement, begin: float, end: float) -> Iterator[UsageRow]:
-    """Split what a placement used in [begin, end) into rows per hour."""
+def hours(begin: float, end: float) -> Iterator[tuple[int, float]]:
+    """Yield the hours (epoch seconds of their beginning) that [begin, end) touches, each with its seconds in them."""
     at = begin
     while at < end:
         hour = int(at // HOUR_S) * HOUR_S
-        until = min(end, hour + HOUR_S)
-        seconds = until - at
-        yield UsageRow(
-            tenant=tenant,  # type: ignore[arg-type]
-            hour=hour,
-            gpu_milli_s=placement.gpu_milli * seconds,
-            cpus_milli_s=placement.cpus_milli * seconds,
-        )
+        until = min(end, float(hour + HOUR_S))
+        yield hour, until - at
         at = until
+
+
+def usage_rows(tenant: TenantId, placement: Placement, begin: float, end: float) -> Iterator[UsageRow]:
+    """Split what a placement used in [begin, end) into rows per hour."""
+    for hour, seconds in hours(begin, end):
+        yield UsageRow(tenant, hour, placement.gpu_milli * seconds, placement.cpus_milli * seconds)
+
+
+def lost_rows(tenant: TenantId, gang: Gang, now: float) -> Iterator[UsageRow]:
+    """Yield, per hour, the GPU use of a gang since its placement as lost: it begins again."""
+    for task in gang.tasks:
+        if task.placement is None or not task.placement.gpu_milli or gang.placed_at is None:
+            continue
+        for hour, seconds in hours(gang.placed_at, task.ended_at if task.ended_at is not None else now):
+            yield UsageRow(tenant, hour, 0.0, 0.0, task.placement.gpu_milli * seconds)
 
 
 def finished_row(job: Job, idle_share: float | None) -> FinishedJob:

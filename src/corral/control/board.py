@@ -7,7 +7,7 @@ import msgspec
 from corral.model.ids import GangKey, NodeId
 from corral.model.job import Gang, Job
 from corral.model.offer import FreeDevice, Holding, NodeOffer, Snapshot
-from corral.model.resources import MILLI, Amount, Placement
+from corral.model.resources import MILLI, Amount
 from corral.model.state import Held, Node, PoolState
 
 
@@ -73,8 +73,9 @@ class Board:
     def nodes_changed(self) -> None:
         """Note that nodes or devices came or went."""
         self.capacity = self._state.capacity()
-        for gone in set(self._offers) - set(self._state.nodes):
-            del self._offers[gone]
+        for known in (self._offers, self._views):
+            for gone in known.keys() - self._state.nodes.keys():
+                del known[gone]
         self.version += 1
 
     def hold(self, job: Job, gang: Gang) -> None:
@@ -111,11 +112,3 @@ class Board:
             holdings=tuple(self.holdings.values()),
             capacity=self.capacity,
         )
-
-    def placement_fits(self, placement: Placement) -> bool:
-        """Return whether a placement fits the newest offers: the check at commit, node by node."""
-        offer = self.offers().get(placement.node)
-        if offer is None or offer.cpus_milli < placement.cpus_milli or offer.memory_mib < placement.memory_mib:
-            return False
-        free = {d.uuid: d.free_milli for d in offer.devices}
-        return all(free.get(share.uuid, 0) >= share.milli for share in placement.devices)

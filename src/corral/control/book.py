@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from corral.control.accounts import finished_row, usage_rows
+from corral.control.accounts import finished_row, lost_rows, usage_rows
 from corral.control.board import Board
 from corral.control.config import ControlConfig
 from corral.control.inputs import Outcome
@@ -37,6 +37,7 @@ from corral.model.events import (
     NodeUncordoned,
     TaskEnded,
     TaskStarted,
+    TenantRemoved,
     job_of,
 )
 from corral.model.ids import JobId, NodeId, TenantId
@@ -119,60 +120,63 @@ class Book:
         """Fold a fact and keep the projections in step. Raises ``IllegalTransition`` and changes nothing."""
         name = job_of(fact)
         job = self.state.jobs.get(name) if name is not None else None
-        if job is not None and isinstance(fact, GangPlaced | TaskEnded):
-            self._advance(job.spec.tenant, fact.at)
-        placement = None
-        if job is not None and isinstance(fact, TaskEnded) and fact.gang in job.gangs:
-            placement = job.gangs[fact.gang].tasks[fact.rank].placement
+        before = self.state.tenant_held.get(job.spec.tenant, Amount()) if job is not None else Amount()
+        lost = self._lost_by(job, fact) if job is not None and isinstance(fact, GangRequeued) else ()
+        dependents = self.state.dependents.get(fact.job, ()) if isinstance(fact, JobEnded) else ()
         fold(self.state, fact)
         if isinstance(fact, JobSubmitted):
             job = self.state.jobs[fact.job]
-        released: list[JobId] = []
         if job is not None and isinstance(fact, JobEvent):
-            released = self._project(job, fact)
-            if placement is not None and isinstance(fact, TaskEnded):
-                self.board.touch(placement.node)
+            if isinstance(fact, GangPlaced | TaskEnded):
+                self.standings.advance(job.spec.tenant, before, self.board.capacity, fact.at)
+            self._project(job, fact, dependents)
         else:
             self._project_pool(fact)
-        self.dirty = True
+        # A start changes nothing that a round looks at: its devices are held since the placement.
+        self.dirty = self.dirty or not isinstance(fact, TaskStarted)
         if replay:
             return
         self._facts.append(fact)
+        self._usage.extend(lost)
         if job is not None and isinstance(fact, JobEvent):
             self._command(job, fact)
             if isinstance(fact, JobEnded):
-                self._release(released, fact)
+                self._release(dependents, fact)
 
-    def _advance(self, tenant: TenantId, now: float) -> None:
-        held = self.state.tenant_held.get(tenant, Amount())
-        self.standings.advance(tenant, held, self.board.capacity, now)
+    def _lost_by(self, job: Job, fact: GangRequeued) -> tuple[UsageRow, ...]:
+        """Return the use that a requeued gang got nothing for; the fold forgets its placements."""
+        gang = job.gangs.get(fact.gang)
+        return tuple(lost_rows(job.spec.tenant, gang, fact.at)) if gang is not None else ()
 
-    def _project(self, job: Job, fact: JobEvent) -> list[JobId]:
+    def _project(self, job: Job, fact: JobEvent, dependents: Iterable[JobId]) -> None:
         if isinstance(fact, GangPlaced | TaskEnded):
             gang = job.gangs[fact.gang]
             self.board.hold(job, gang)
-            if isinstance(fact, GangPlaced):
-                for placement in fact.placements:
+            changed = fact.placements if isinstance(fact, GangPlaced) else (gang.tasks[fact.rank].placement,)
+            for placement in changed:
+                if placement is not None:
                     self.board.touch(placement.node)
         if isinstance(fact, GangPlaced | GangRequeued | GangEnded):
             self.waiting.refresh(job, fact.gang)
         elif isinstance(fact, JobSubmitted | JobCancelRequested):
             self.waiting.refresh_job(job)
         elif isinstance(fact, JobEnded):
-            released = self.waiting.job_ended(fact.job)
-            for name in released:
+            self.waiting.job_ended(fact.job)
+            for name in dependents:
                 if name in self.state.jobs:
                     self.waiting.refresh_job(self.state.jobs[name])
-            return released
-        return []
 
     def _project_pool(self, fact: Fact) -> None:
-        if isinstance(fact, NodeJoined):
+        if isinstance(fact, TenantRemoved):
+            self.standings.forget(fact.tenant)
+        elif isinstance(fact, NodeJoined):
             self.board.touch(fact.spec.id)
             self.board.nodes_changed()
         elif isinstance(fact, NodeLost | NodeRemoved | DeviceFailed | DeviceRecovered | NodeCordoned | NodeUncordoned):
             self.board.touch(fact.node)
             self.board.nodes_changed()
+            if isinstance(fact, NodeRemoved):
+                self.observed.forget_node(fact.node)
 
     # ---- commands --------------------------------------------------------------------------------------------------
 
@@ -207,10 +211,9 @@ class Book:
     def _task_ended(self, job: Job, fact: TaskEnded) -> None:
         gang = job.gangs[fact.gang]
         placement = gang.tasks[fact.rank].placement
-        key = job.task_key(fact.gang, fact.rank)
-        self.observed.forget_task(key)
         if placement is None:
             return
+        key = job.task_key(fact.gang, fact.rank)
         begin = gang.placed_at if gang.placed_at is not None else fact.at
         self._usage.extend(usage_rows(job.spec.tenant, placement, begin, fact.at))
         self.send(Acknowledge(node=placement.node, epoch=self.epoch, task=key, incarnation=fact.incarnation))
@@ -233,16 +236,14 @@ class Book:
         if live is None:
             return
         host = self.masters.host(job)
+        gang = fact.gang if isinstance(fact, GangEvent) else None
         if host is None or host.node is None:
-            self.masters.local(live)
-            if isinstance(fact, GangEvent):
-                self.decide(job, recovery.decide_gang(live, fact.gang, fact.at))
-            else:
-                self.decide(job, recovery.decide(live, fact.at))
-        elif host.node != seen_by:
+            # It works on this very job, into which the fact is folded already.
+            self.decide(job, self.masters.local(live).resume(fact.at, gang))
+            return
+        self.masters.owe(job, gang, fact.at)
+        if host.node != seen_by:
             self._tell_remote(host, job, fact)
-            if host.awaiting_since is None:
-                host.awaiting_since = fact.at
 
     def _tell_remote(self, host: Host, job: JobId, fact: Fact) -> None:
         if host.node is not None:
@@ -258,10 +259,8 @@ class Book:
                 self.record(decision)
             except IllegalTransition:
                 continue
-            if host is not None and host.node is not None:
-                host.awaiting_since = None
-                if not isinstance(decision, JobEnded):
-                    self._tell_remote(host, job, decision)
+            if host is not None and not isinstance(decision, JobEnded):
+                self._tell_remote(host, job, decision)
         live = self.state.jobs.get(job)
         if live is not None and live.open_gangs == 0:
             for last in recovery.decide(live, self.state.at):
@@ -272,11 +271,15 @@ class Book:
         for job in list(self.state.jobs.values()):
             self.decide(job.id, recovery.decide(job, now))
 
-    def expect(self, job: JobId, gang: int, now: float) -> None:
-        """Wait for a decision of the job's remote AppMaster if the state of a gang still calls for one."""
-        live, host = self.state.jobs.get(job), self.masters.host(job)
-        if live is not None and host is not None and host.node is not None and host.awaiting_since is None:
-            host.awaiting_since = now if recovery.decide_gang(live, gang, now) else None
+    def chase(self, now: float, patience_s: float) -> None:
+        """Host here again the AppMasters that were silent for too long where the state still calls for a decision."""
+        for job, gang in self.masters.overdue(now - patience_s):
+            live, host = self.state.jobs.get(job), self.masters.host(job)
+            if live is None or host is None or host.node is None:
+                continue
+            due = recovery.decide(live, now) if gang is None else recovery.decide_gang(live, gang, now)
+            if due:
+                self.rehost(job, now)
 
     def rehost(self, job: JobId, now: float) -> None:
         """Host a job's AppMaster here again (its host died or is silent) and take the decisions that are due."""
@@ -285,7 +288,7 @@ class Book:
             self.masters.forget(job)
             self.decide(job, self.masters.local(live).resume(now))
 
-    def _release(self, dependents: list[JobId], ended: JobEnded) -> None:
+    def _release(self, dependents: Iterable[JobId], ended: JobEnded) -> None:
         for name in dependents:
             job = self.state.jobs.get(name)
             if job is None:

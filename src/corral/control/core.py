@@ -86,8 +86,8 @@ class ControlCore:
         self.cycle.paused = True
         if ask.stop_tasks:
             for job in list(self.book.state.jobs.values()):
-                for gang in list(job.gangs.values()):
-                    self.liveness.stop_gang(now, job, gang, StopReason.PREEMPTED)
+                for index in job.gangs:
+                    self.liveness.stop_gang(now, job, index, StopReason.PREEMPTED)
 
     def settle(self, now: float) -> None:
         """Run a scheduling round when something changed, or when a second has passed while something waits."""

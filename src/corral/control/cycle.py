@@ -6,15 +6,19 @@ backfill windows move with time).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from corral.control.book import Book
+from corral.control.waiting import may_start
 from corral.model.events import GangPlaced
 from corral.model.ids import TenantId
 from corral.model.offer import Allocation, Arbitration, Offer, Reservation, Snapshot, Standing, Verdict, VerdictKind
 from corral.model.resources import Amount, Placement
 from corral.policy.arbitration import arbitrate
 from corral.policy.fairness import credit, due_shares
+from corral.policy.verification import verify_all
 
 
 class Cycle:
@@ -24,7 +28,6 @@ class Cycle:
         self._book = book
         self._next_port = book.config.port_first
         self.reservations: tuple[Reservation, ...] = ()
-        self.rounds = 0
         self.paused = False
         self.last_verdicts: tuple[Verdict, ...] = ()
 
@@ -48,11 +51,21 @@ class Cycle:
             self.reservations,
             book.config.scheduling,
         )
-        self.rounds += 1
         self.reservations = verdict.reservations
-        self.last_verdicts = tuple(self._commit(now, allocation) for allocation in verdict.allocations)
+        self.last_verdicts = self.commit(now, snapshot, verdict.allocations)
         book.dirty = False
         return verdict
+
+    def commit(self, now: float, seen: Snapshot, allocations: Sequence[Allocation]) -> tuple[Verdict, ...]:
+        """Record the allocations of a round on ``seen`` that still hold; the others are answered as stale."""
+        if not allocations:
+            return ()
+        book = self._book
+        newest = seen if seen.version == book.board.version else book.board.snapshot(now)
+        return tuple(
+            self._commit(now, allocation) if verdict.kind is VerdictKind.COMMITTED else verdict
+            for allocation, verdict in zip(allocations, verify_all(allocations, newest), strict=True)
+        )
 
     def _offer(self, snapshot: Snapshot, standings: dict[TenantId, Standing]) -> None:
         book = self._book
@@ -75,39 +88,34 @@ class Cycle:
     def _commit(self, now: float, allocation: Allocation) -> Verdict:
         book = self._book
         job = book.state.jobs.get(allocation.key.job)
+        gang = job.gangs.get(allocation.key.gang) if job is not None else None
         version = book.board.version
-        if job is None:
-            return Verdict(VerdictKind.STALE, allocation.key, version, "the job has ended")
-        for placement in allocation.placements:
-            if not book.board.placement_fits(placement):
-                return Verdict(VerdictKind.STALE, allocation.key, version, f"{placement.node} changed")
-        gang = job.gangs[allocation.key.gang]
+        if job is None or gang is None or not may_start(job, gang):
+            return Verdict(VerdictKind.STALE, allocation.key, version, "the gang does not wait any more")
         placements = self._with_port(allocation.placements)
-        book.record(
-            GangPlaced(
-                at=now,
-                job=job.id,
-                gang=gang.index,
-                incarnation=gang.incarnation + 1,
-                placements=placements,
-            )
-        )
+        if placements is None:
+            return Verdict(VerdictKind.INFEASIBLE, allocation.key, version, "no rendezvous port is free")
+        incarnation = gang.incarnation + 1
+        book.record(GangPlaced(at=now, job=job.id, gang=gang.index, incarnation=incarnation, placements=placements))
         return Verdict(VerdictKind.COMMITTED, allocation.key, version)
 
-    def _with_port(self, placements: tuple[Placement, ...]) -> tuple[Placement, ...]:
-        """Lease a rendezvous port on the node of rank 0: free on every node that shares its address."""
+    def _with_port(self, placements: tuple[Placement, ...]) -> tuple[Placement, ...] | None:
+        """Lease a rendezvous port on the node of rank 0: free on every node that shares its address.
+
+        A gang of one rank goes without when all are taken; one of several cannot start then (``None``).
+        """
         book = self._book
         first = placements[0]
         address = book.state.nodes[first.node].spec.address
-        taken: set[int] = set()
-        for name, held in book.state.held.items():
-            node = book.state.nodes.get(name)
-            if node is not None and node.spec.address == address:
-                taken |= held.ports
+        taken = [
+            held.ports
+            for name, held in book.state.held.items()
+            if held.ports and name in book.state.nodes and book.state.nodes[name].spec.address == address
+        ]
         span = book.config.port_last - book.config.port_first + 1
         for _ in range(span):
             port = self._next_port
             self._next_port = book.config.port_first + (port + 1 - book.config.port_first) % span
-            if port not in taken:
+            if not any(port in ports for ports in taken):
                 return (replace(first, port=port), *placements[1:])
-        return placements
+        return placements if len(placements) == 1 else None

@@ -11,7 +11,6 @@ from corral.control.book import Book
 from corral.control.inputs import Fenced
 from corral.control.launching import STOP_CAUSE, launch, stops
 from corral.control.observed import Contact
-from corral.model.errors import IllegalTransition
 from corral.model.events import (
     Decision,
     DeviceFailed,
@@ -60,12 +59,17 @@ class Liveness:
         contact.connected = True
         self._heard(now, contact)
         self._observe(hello.node, contact, hello.devices, hello.shards)
-        self._devices(now, hello.node, contact)
+        self._devices(now, hello.node, contact, hello.devices)
         rebooted = known is not None and known.spec.incarnation != hello.spec.incarnation
         reported = {(r.task, r.incarnation): r for r in hello.tasks}
-        for job, gang, task in self._tasks_on(hello.node):
-            report = reported.pop((job.task_key(gang.index, task.rank), gang.incarnation), None)
-            self._settle(now, job, gang, task, report, rebooted=rebooted)
+        for key, incarnation in [
+            (job.task_key(gang.index, task.rank), gang.incarnation) for job, gang, task in self._tasks_on(hello.node)
+        ]:
+            # What is settled for one rank may stop its gang: each is looked up anew.
+            report = reported.pop((key, incarnation), None)
+            found = self._holding(hello.node, key, incarnation)
+            if found is not None:
+                self._settle(now, hello.node, *found, report, rebooted=rebooted)
         for report in reported.values():
             self._unknown(hello.node, report)
         self._rehost_on(hello.node)
@@ -98,9 +102,11 @@ class Liveness:
         contact.load_1m, contact.memory_free_mib = beat.load_1m, beat.memory_free_mib
         contact.clock_skew_s = beat.wall_s - now
         for sample in beat.usage:
-            self._book.observed.usage[sample.task] = sample
+            host = self._book.masters.host(sample.task.job)
+            if host is not None and host.master is not None:
+                host.master.observe((sample,), now)
         self._observe(beat.node, contact, beat.devices, beat.shards)
-        self._devices(now, beat.node, contact)
+        self._devices(now, beat.node, contact, beat.devices)
         self._book.send(
             AcknowledgeHeartbeat(node=beat.node, epoch=self._book.epoch, sent_boottime_s=beat.sent_boottime_s)
         )
@@ -130,34 +136,36 @@ class Liveness:
             if before != contact.shards:
                 self._book.waiting.jobs_with_data(self._book.state.jobs.values())
 
-    def _devices(self, now: float, node: NodeId, contact: Contact) -> None:
+    def _devices(self, now: float, node: NodeId, contact: Contact, states: Sequence[DeviceState]) -> None:
+        """Take failed devices out, and in again after ``RECOVERY_STREAK`` healthy looks in a row."""
         known = self._book.state.nodes.get(node)
         if known is None:
             return
-        for spec in known.spec.devices:
-            state = contact.devices.get(spec.uuid)
-            if state is None:
+        present = {spec.uuid for spec in known.spec.devices}
+        for state in states:
+            if state.uuid not in present:
                 continue
-            if state.health is Health.FAILED:
-                contact.healthy_streak.pop(spec.uuid, None)
-                if spec.uuid not in known.failed:
-                    self.device_failed(now, node, spec.uuid, state.detail or "the device failed")
-            elif spec.uuid in known.failed and state.health is Health.HEALTHY:
-                streak = contact.healthy_streak.get(spec.uuid, 0) + 1
-                contact.healthy_streak[spec.uuid] = streak
+            if state.health is Health.HEALTHY and state.uuid in known.failed:
+                streak = contact.healthy_streak.get(state.uuid, 0) + 1
+                contact.healthy_streak[state.uuid] = streak
                 if streak >= RECOVERY_STREAK:
-                    contact.healthy_streak.pop(spec.uuid)
-                    self._book.record(DeviceRecovered(at=now, node=node, device=spec.uuid))
+                    contact.healthy_streak.pop(state.uuid)
+                    self._book.record(DeviceRecovered(at=now, node=node, device=state.uuid))
+                continue
+            contact.healthy_streak.pop(state.uuid, None)
+            if state.health is Health.FAILED and state.uuid not in known.failed:
+                self.device_failed(now, node, state.uuid, state.detail or "the device failed")
 
     def device_failed(self, now: float, node: NodeId, device: DeviceId, reason: str) -> None:
         """Take a device out and move the gangs that hold it."""
         self._book.record(DeviceFailed(at=now, node=node, device=device, reason=reason))
         for job, gang, task in self._tasks_on(node):
             if task.placement and any(s.uuid == device for s in task.placement.devices):
-                self.stop_gang(now, job, gang, StopReason.DEVICE_FAILED)
+                self.stop_gang(now, job, gang.index, StopReason.DEVICE_FAILED)
 
-    def stop_gang(self, now: float, job: Job, gang: Gang, reason: StopReason) -> None:
+    def stop_gang(self, now: float, job: Job, index: int, reason: StopReason) -> None:
         """Tell every rank of a gang to stop, once."""
+        gang = job.gangs[index]
         if gang.live and gang.stopping is None:
             fact = GangStopping(at=now, job=job.id, gang=gang.index, incarnation=gang.incarnation, reason=reason)
             self._book.record(fact)
@@ -167,26 +175,40 @@ class Liveness:
 
     def report(self, now: float, said: TaskReported) -> None:
         """A task changed on its node."""
-        task = said.report.task
-        job, gang = self._gang(task)
-        if job is None or gang is None or gang.incarnation != said.report.incarnation:
-            self._unknown(said.node, said.report)
+        report = said.report
+        job, gang = self._gang(report.task)
+        if job is None or gang is None or not self._is_placed(said.node, gang, report):
+            self._unknown(said.node, report)
             return
-        self._apply(now, job, gang, said.report, said)
+        self._apply(now, said.node, job, gang, report, said)
+
+    @staticmethod
+    def _is_placed(node: NodeId, gang: Gang, report: TaskReport) -> bool:
+        """Return whether a report is of the incarnation and the node that a rank was placed on last."""
+        if gang.incarnation != report.incarnation or report.task.rank not in range(len(gang.tasks)):
+            return False
+        placement = gang.tasks[report.task.rank].placement
+        return placement is not None and placement.node == node
+
+    def _holding(self, node: NodeId, key: TaskKey, incarnation: int) -> tuple[Job, Gang, Task] | None:
+        """Return a task if it still holds its placement on a node."""
+        job, gang = self._gang(key)
+        if job is None or gang is None or gang.incarnation != incarnation:
+            return None
+        task = gang.tasks[key.rank]
+        return (job, gang, task) if task.state.holds and task.placement and task.placement.node == node else None
 
     def decided(self, now: float, said: MasterDecided) -> None:
         """A remote AppMaster decided; only the newest generation is listened to."""
         host = self._book.masters.host(said.job)
         if host is not None and host.generation == said.generation and host.node == said.node:
-            host.awaiting_since = None
             self._book.decide(said.job, dated(said.decisions, now))
 
-    def _apply(self, now: float, job: Job, gang: Gang, report: TaskReport, said: TaskReported | None) -> None:
+    def _apply(
+        self, now: float, node: NodeId, job: Job, gang: Gang, report: TaskReport, said: TaskReported | None
+    ) -> None:
         key = report.task
         task = gang.tasks[key.rank]
-        if report.phase is TaskPhase.STARTING:
-            self._book.observed.starting.add(key)
-            return
         seen_by = self._seen_by(job, said)
         if task.state in (TaskState.PLACED, TaskState.STARTING) and _ran(report):
             started = TaskStarted(
@@ -196,14 +218,13 @@ class Liveness:
             self._book.tell(job.id, started, seen_by=seen_by)
         if report.phase is TaskPhase.ENDED and report.exit is not None:
             if not task.state.holds:
-                self._acknowledge(said.node if said else None, report)
+                self._acknowledge(node, report)
                 return
             self._end(now, job.id, key, report.incarnation, report.exit, seen_by)
-            if said is not None and seen_by is not None:
-                self._book.decide(job.id, dated(said.decisions, now))
-                self._book.expect(job.id, key.gang, now)
         elif gang.stopping is not None:
             self._resend_stop(job, gang, task)
+        if said is not None and seen_by is not None:
+            self._book.decide(job.id, dated(said.decisions, now))
 
     def _seen_by(self, job: Job, said: TaskReported | None) -> NodeId | None:
         host = self._book.masters.host(job.id)
@@ -233,11 +254,11 @@ class Liveness:
             self._book.board.observe(placement.node, NodeView(view.answering, view.shards, blocked))
 
     def _settle(
-        self, now: float, job: Job, gang: Gang, task: Task, report: TaskReport | None, *, rebooted: bool
+        self, now: float, node: NodeId, job: Job, gang: Gang, task: Task, report: TaskReport | None, *, rebooted: bool
     ) -> None:
         """Bring one task of a node that said hello in line with what the node reports of it."""
         if report is not None:
-            self._apply(now, job, gang, report, None)
+            self._apply(now, node, job, gang, report, None)
             return
         key = job.task_key(gang.index, task.rank)
         if task.state is TaskState.RUNNING or rebooted:
@@ -267,15 +288,10 @@ class Liveness:
             )
         )
 
-    def _acknowledge(self, node: NodeId | None, report: TaskReport) -> None:
-        if node is None:
-            job, gang = self._gang(report.task)
-            placement = gang.tasks[report.task.rank].placement if job is not None and gang is not None else None
-            node = placement.node if placement is not None else None
-        if node is not None:
-            self._book.send(
-                Acknowledge(node=node, epoch=self._book.epoch, task=report.task, incarnation=report.incarnation)
-            )
+    def _acknowledge(self, node: NodeId, report: TaskReport) -> None:
+        self._book.send(
+            Acknowledge(node=node, epoch=self._book.epoch, task=report.task, incarnation=report.incarnation)
+        )
 
     def _resend_stop(self, job: Job, gang: Gang, task: Task) -> None:
         if gang.stopping is not None and task.state.holds:
@@ -331,12 +347,7 @@ class Liveness:
             elif since is not None and now - since > config.node_lost_s and not contact.fence_asked:
                 contact.fence_asked = True
                 self._book.fence(name)
-        for job, host in self._book.masters.awaited():
-            if host.awaiting_since is not None and now - host.awaiting_since > config.master_silent_s:
-                host.awaiting_since = None
-                live = self._book.state.jobs.get(job)
-                if live is not None and self._book.masters.due(live, now):
-                    self._book.rehost(job, now)
+        self._book.chase(now, config.master_silent_s)
 
     def fenced(self, now: float, answer: Fenced) -> None:
         """The engine proved (or could not prove) that nothing of a silent node runs."""
@@ -347,12 +358,11 @@ class Liveness:
             contact.fence_asked, contact.gone_at = False, now
             return
         self._book.record(NodeLost(at=now, node=answer.node, reason="no contact; its tasks are proven to be gone"))
+        exit_ = TaskExit(Cause.NODE_LOST, message=f"node {answer.node} was lost")
         for job, gang, task in self._tasks_on(answer.node):
-            exit_ = TaskExit(Cause.NODE_LOST, message=f"node {answer.node} was lost")
-            try:
-                self._end(now, job.id, job.task_key(gang.index, task.rank), gang.incarnation, exit_, None)
-            except IllegalTransition:
-                continue
+            key = job.task_key(gang.index, task.rank)
+            if self._holding(answer.node, key, gang.incarnation) is not None:
+                self._end(now, job.id, key, gang.incarnation, exit_, None)
 
 
 def dated(decisions: Iterable[Decision], now: float) -> Iterator[Decision]:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
 from corral.model.ids import JobId, NodeId
 from corral.model.job import Job
-from corral.policy import recovery
 from corral.ports.master import AppMaster, AppMasterFactory
 
 
-class Host(msgspec.Struct):
-    """One hosted AppMaster. ``master`` is set while it lives here; ``node`` names the agent otherwise.
-
-    ``awaiting_since`` is when a fact was sent to a remote one that calls for a decision.
-    """
+class Host(msgspec.Struct, frozen=True):
+    """One hosted AppMaster. ``master`` is set while it lives here; ``node`` names the agent otherwise."""
 
     generation: int
     master: AppMaster | None
     node: NodeId | None = None
-    awaiting_since: float | None = None
+
+
+Owed = tuple[JobId, int | None]
+"""What a remote AppMaster may owe a decision on: one gang of its job, or the whole job (``None``)."""
 
 
 class Masters:
@@ -31,6 +28,7 @@ class Masters:
         self._factory = factory
         self._next = epoch * 1_000_000_000
         self._hosts: dict[JobId, Host] = {}
+        self._owed: dict[Owed, float] = {}
 
     def _generation(self) -> int:
         self._next += 1
@@ -72,11 +70,23 @@ class Masters:
         """Return the jobs whose masters live on a node."""
         return [job for job, host in self._hosts.items() if host.node == node]
 
-    @staticmethod
-    def due(job: Job, now: float) -> bool:
-        """Return whether the job's state alone calls for a decision."""
-        return bool(recovery.decide(job, now))
+    def owe(self, job: JobId, gang: int | None, now: float) -> None:
+        """Note that a remote master was told something that may call for a decision."""
+        # The newest goes last, so that `overdue` has to look at the first ones only.
+        self._owed.pop((job, gang), None)
+        self._owed[job, gang] = now
 
-    def awaited(self) -> Iterable[tuple[JobId, Host]]:
-        """Return the remote masters that owe a decision."""
-        return [(job, host) for job, host in self._hosts.items() if host.awaiting_since is not None]
+    def overdue(self, before: float) -> list[Owed]:
+        """Return what remote masters were told last before a time, and forget it.
+
+        Whether a decision is really missing is in the state of the job alone: an answer proves nothing, since it may be
+        to something that was told earlier.
+        """
+        found: list[Owed] = []
+        for owed, at in self._owed.items():
+            if at >= before:
+                break
+            found.append(owed)
+        for owed in found:
+            del self._owed[owed]
+        return found

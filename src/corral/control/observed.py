@@ -1,11 +1,10 @@
-"""What was observed and is not journaled: contacts, device samples, usage. After a restart all of it is unknown."""
+"""What was observed and is not journaled: contacts and device samples. After a restart all of it is unknown."""
 
 from __future__ import annotations
 
 import msgspec
 
-from corral.model.ids import DeviceId, GangKey, JobId, NodeId, TaskKey
-from corral.model.messages import Usage
+from corral.model.ids import DeviceId, GangKey, JobId, NodeId
 from corral.model.resources import DeviceState
 
 IDLE_PERCENT = 5.0
@@ -54,8 +53,6 @@ class Observed:
 
     def __init__(self) -> None:
         self.contacts: dict[NodeId, Contact] = {}
-        self.usage: dict[TaskKey, Usage] = {}
-        self.starting: set[TaskKey] = set()
         self.idle: dict[JobId, IdleCount] = {}
 
     def contact(self, node: NodeId) -> Contact:
@@ -76,10 +73,9 @@ class Observed:
             count.samples += 1
             count.idle += state.utilisation_percent < IDLE_PERCENT
 
-    def forget_task(self, task: TaskKey) -> None:
-        """Drop what is known of an ended task."""
-        self.usage.pop(task, None)
-        self.starting.discard(task)
+    def forget_node(self, node: NodeId) -> None:
+        """Drop what is known of a removed node."""
+        self.contacts.pop(node, None)
 
     def forget_job(self, job: JobId) -> float | None:
         """Drop what is known of an ended job; return its idle share."""

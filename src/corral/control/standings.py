@@ -30,6 +30,10 @@ class Standings:
         """Account for what was held until now; call before the holding changes."""
         self.averages[tenant] = Average(self._share(tenant, held, capacity, now), now)
 
+    def forget(self, tenant: TenantId) -> None:
+        """Drop the history of a tenant that was removed."""
+        self.averages.pop(tenant, None)
+
     def _share(self, tenant: TenantId, held: Amount, capacity: Amount, now: float) -> float:
         known = self.averages.get(tenant)
         if known is None:

@@ -23,6 +23,11 @@ def satisfies(kind: DependencyKind, state: JobState) -> bool:
             return state is not JobState.SUCCEEDED
 
 
+def may_start(job: Job, gang: Gang) -> bool:
+    """Return whether a gang waits for nothing but room."""
+    return gang.state is JobState.PENDING and job.cancelled_by is None and not job.waiting_for
+
+
 class Waiting:
     """The index of candidates that arbitration works on."""
 
@@ -31,11 +36,10 @@ class Waiting:
         self.proposals: dict[JobId, Proposal] = {}
         self.unbid: dict[JobId, None] = {}
         self._indexed: dict[JobId, set[int]] = {}
-        self._dependents: dict[JobId, dict[JobId, None]] = {}
 
     def count(self) -> int:
         """Return the number of candidates."""
-        return sum(len(gangs) for gangs in self._indexed.values())
+        return len(self.index)
 
     def jobs_with_data(self, jobs: Iterable[Job]) -> None:
         """Ask pending jobs that declared data for new bids: the places of shards changed."""
@@ -45,15 +49,13 @@ class Waiting:
 
     def refresh_job(self, job: Job) -> None:
         """Bring all gangs of a job up to date."""
-        for earlier in job.waiting_for:
-            self._dependents.setdefault(earlier, {})[job.id] = None
         for gang in job.gangs:
             self.refresh(job, gang)
 
     def refresh(self, job: Job, gang: int) -> None:
         """Bring one gang up to date."""
         state = job.gangs[gang]
-        if state.state is not JobState.PENDING or job.cancelled_by is not None or job.waiting_for:
+        if not may_start(job, state):
             self._drop(job.id, gang)
             return
         proposal = self.proposals.get(job.id)
@@ -63,23 +65,26 @@ class Waiting:
         self._add(job, state, proposal)
 
     def propose(self, job: Job, proposal: Proposal) -> None:
-        """Take a job's bids: they stand for all its pending gangs until replaced."""
+        """Take a job's bids: they stand for all its pending gangs until replaced. Without a bid none is a candidate."""
         self.unbid.pop(job.id, None)
         old = self.proposals.get(job.id)
         self.proposals[job.id] = proposal
+        same = old is not None and old.bids == proposal.bids
+        indexed = self._indexed.get(job.id, set())
         for gang in job.gangs.values():
-            if gang.index in self._indexed.get(job.id, ()) and old is not None and old.bids == proposal.bids:
+            if same and gang.index in indexed:
                 continue
-            if gang.state is JobState.PENDING and proposal.bids and not job.waiting_for and job.cancelled_by is None:
+            if may_start(job, gang) and proposal.bids:
                 self._add(job, gang, proposal)
+            else:
+                self._drop(job.id, gang.index)
 
-    def job_ended(self, job: JobId) -> list[JobId]:
-        """Forget an ended job; return the jobs that waited for it."""
+    def job_ended(self, job: JobId) -> None:
+        """Forget an ended job."""
         for gang in list(self._indexed.get(job, ())):
             self._drop(job, gang)
         self.proposals.pop(job, None)
         self.unbid.pop(job, None)
-        return list(self._dependents.pop(job, ()))
 
     def _add(self, job: Job, gang: Gang, proposal: Proposal) -> None:
         self._drop(job.id, gang.index)

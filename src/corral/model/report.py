@@ -60,8 +60,8 @@ class StartEstimate(msgspec.Struct, frozen=True):
 class WhyReport(msgspec.Struct, frozen=True):
     """The true answer to "why is my job waiting" (or running where it runs, or ended).
 
-    ``verdict`` is one line. ``shortfall`` is in ranks that found no place. ``cheapest_change`` is the smallest change of
-    the request that would start it now, or ``None`` when there is none.
+    ``verdict`` is one line. ``shortfall`` is in ranks that found no place. ``cheapest_change`` is the smallest change
+    of the request that would start it now, or ``None`` when there is none.
     """
 
     job: JobId
@@ -194,8 +194,8 @@ class JobSummary(msgspec.Struct, frozen=True):
     """A job as one row.
 
     ``elements`` is the number of gangs, ``counts`` how many are in each state (empty for a finished job read from its
-    row). ``exit_code`` is that of the exit that decided, 128 + n when signal n ended it; ``None`` while the job runs and
-    when no process ran to an end.
+    row). ``exit_code`` is that of the exit that decided, 128 + n when signal n ended it; ``None`` while the job runs
+    and when no process ran to an end.
     """
 
     id: JobId

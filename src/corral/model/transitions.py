@@ -47,7 +47,7 @@ from corral.model.state import Held, Node, PoolState
 AVOID_MAX = 8
 SIGNAL_BASE = 128
 """Shells report a death by signal n as 128 + n (POSIX.1-2017, 2.8.2)."""
-F = TypeVar("F")
+T = TypeVar("T")
 
 
 def new_job(fact: JobSubmitted) -> Job:
@@ -86,6 +86,12 @@ def _gang_of(job: Job, fact: GangEvent, *, next_incarnation: bool = False) -> Ga
     return gang
 
 
+def _task_of(job: Job, gang: Gang, rank: int) -> Task:
+    if rank not in range(len(gang.tasks)):
+        raise IllegalTransition(f"gang {job.id}.{gang.index} has no rank {rank}")
+    return gang.tasks[rank]
+
+
 def _with_task(gang: Gang, task: Task, **changes: Any) -> Gang:
     tasks = tuple(task if old.rank == task.rank else old for old in gang.tasks)
     return replace(gang, tasks=tasks, **changes)
@@ -93,8 +99,10 @@ def _with_task(gang: Gang, task: Task, **changes: Any) -> Gang:
 
 def _placed(job: Job, fact: GangPlaced) -> None:
     gang = _gang_of(job, fact, next_incarnation=True)
-    if gang.state is not JobState.PENDING or len(fact.placements) != len(gang.tasks):
+    if gang.state is not JobState.PENDING:
         raise IllegalTransition(f"gang {job.id}.{fact.gang} cannot be placed in state {gang.state}")
+    if [placement.rank for placement in fact.placements] != list(range(len(gang.tasks))):
+        raise IllegalTransition(f"the placements of gang {job.id}.{fact.gang} are not one for each rank, in order")
     tasks = tuple(Task(p.rank, TaskState.PLACED, p) for p in fact.placements)
     job.gangs[fact.gang] = replace(
         gang,
@@ -110,7 +118,7 @@ def _placed(job: Job, fact: GangPlaced) -> None:
 
 def _started(job: Job, fact: TaskStarted) -> None:
     gang = _gang_of(job, fact)
-    task = gang.tasks[fact.rank]
+    task = _task_of(job, gang, fact.rank)
     if task.state not in (TaskState.PLACED, TaskState.STARTING):
         raise IllegalTransition(f"task {job.id}.{fact.gang}.{fact.rank} cannot start from {task.state}")
     first = fact.at if gang.started_at is None else gang.started_at
@@ -123,7 +131,7 @@ def _started(job: Job, fact: TaskStarted) -> None:
 
 def _task_ended(job: Job, fact: TaskEnded) -> None:
     gang = _gang_of(job, fact)
-    task = gang.tasks[fact.rank]
+    task = _task_of(job, gang, fact.rank)
     if not task.state.holds or task.placement is None or not fact.state.ended:
         raise IllegalTransition(f"task {job.id}.{fact.gang}.{fact.rank} cannot end from {task.state}")
     held_s = max(0.0, fact.at - (gang.placed_at if gang.placed_at is not None else fact.at))
@@ -231,13 +239,10 @@ def _fold_job_event(state: PoolState, fact: JobEvent) -> None:
     job = state.jobs.get(fact.job)
     if job is None:
         raise IllegalTransition(f"there is no live job {fact.job}")
-    placement = None
-    if isinstance(fact, TaskEnded) and fact.gang in job.gangs:
-        placement = job.gangs[fact.gang].tasks[fact.rank].placement
     apply_to_job(job, fact)
     if isinstance(fact, GangPlaced):
         _hold(state, job, job.gang_key(fact.gang), fact.placements)
-    elif isinstance(fact, TaskEnded) and placement is not None:
+    elif isinstance(fact, TaskEnded) and (placement := job.gangs[fact.gang].tasks[fact.rank].placement) is not None:
         state.held[placement.node].release(job.gang_key(fact.gang), placement)
         _count(state, job, Amount() - Amount.of(placement))
     elif isinstance(fact, JobEnded):
@@ -300,17 +305,24 @@ def _fold_node_event(state: PoolState, fact: Fact) -> bool:
     return True
 
 
+def _forget(held: dict[T, Amount], name: T) -> None:
+    if held.get(name) == Amount():
+        del held[name]
+
+
 def _fold_admin_event(state: PoolState, fact: Fact) -> None:
     match fact:
         case TenantSet():
             state.tenants[fact.tenant.id] = fact.tenant
         case TenantRemoved():
             state.tenants.pop(fact.tenant, None)
+            _forget(state.tenant_held, fact.tenant)
             state.tokens = {i: t for i, t in state.tokens.items() if t.tenant != fact.tenant}
         case QueueSet():
             state.queues[fact.queue.name] = fact.queue
         case QueueRemoved():
             state.queues.pop(fact.queue, None)
+            _forget(state.queue_held, fact.queue)
         case TokenIssued():
             state.tokens[fact.token.id] = fact.token
         case TokenRevoked():

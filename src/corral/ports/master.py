@@ -27,8 +27,8 @@ class AppMaster(Protocol):
     def observe(self, usage: Sequence[Usage], now: float) -> None:
         """Take samples of its running tasks in: it watches their progress."""
 
-    def resume(self, now: float) -> tuple[Decision, ...]:
-        """Return the decisions that are due on the state alone (after being hosted anew)."""
+    def resume(self, now: float, gang: int | None = None) -> tuple[Decision, ...]:
+        """Return the decisions that are due on the state alone, of one gang or (after being hosted anew) of all."""
 
 
 class AppMasterFactory(Protocol):

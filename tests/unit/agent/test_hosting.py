@@ -193,7 +193,7 @@ class Broken:
     def observe(self, usage: Sequence[Usage], now: float) -> None:
         raise RuntimeError("another bug")
 
-    def resume(self, now: float) -> tuple[Decision, ...]:
+    def resume(self, now: float, gang: int | None = None) -> tuple[Decision, ...]:
         return ()
 
 

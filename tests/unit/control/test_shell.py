@@ -76,7 +76,7 @@ def test_an_answer_means_durable_and_a_restart_goes_on(state_dir: Path) -> None:
 def test_a_submit_that_meets_a_crash_is_repeated_with_its_key_and_runs_once(state_dir: Path, point: FaultPoint) -> None:
     async def scenario(house: House) -> None:
         await house.start("n1")
-        await house.until(lambda: "NodeJoined" in kinds(house))
+        await house.until(lambda: house.shell.last_seq)
         house.points.point = point
         submit = asyncio.create_task(house.submit(ONE, key="k"))
         with pytest.raises(Died):
@@ -156,7 +156,7 @@ def test_an_orderly_end_answers_what_it_took_in_and_keeps_a_snapshot(state_dir: 
     async def scenario(house: House) -> None:
         store = house.store = Gated(state_dir / "corral.db")
         await house.start("n1")
-        await house.until(lambda: "NodeJoined" in kinds(house))
+        await house.until(lambda: house.shell.last_seq)
         store.gate.clear()
         store.waiting.clear()
         submit = asyncio.create_task(house.submit(ONE))

@@ -19,11 +19,13 @@ from corral.model.events import (
     JobSubmitted,
     NodeJoined,
     NodeRemoved,
+    QueueRemoved,
     TaskEnded,
     TaskStarted,
+    TenantRemoved,
     TenantSet,
 )
-from corral.model.ids import DeviceId, GangKey, JobId, NodeId, TaskKey, TenantId
+from corral.model.ids import DeviceId, GangKey, JobId, NodeId, QueueName, TaskKey, TenantId
 from corral.model.job import Cause, JobSpec, JobState, StopReason, TaskExit, TaskState, deciding_exit
 from corral.model.resources import Amount, Demand, DeviceShare, DeviceSpec, GangShape, NodeSpec, Placement
 from corral.model.state import PoolState
@@ -190,3 +192,27 @@ SHARES: list[tuple[Amount, Amount, float]] = [
 @pytest.mark.parametrize("held, capacity, share", SHARES)
 def test_the_dominant_share_is_the_largest(held: Amount, capacity: Amount, share: float) -> None:
     assert held.dominant_share(capacity) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("rank", [-1, 2, 10**9])
+def test_a_rank_that_does_not_exist_is_refused(rank: int) -> None:
+    state = pool(submitted(), placed())
+    before = msgspec.to_builtins(state)
+    started = TaskStarted(at=30.0, job=J, gang=0, incarnation=1, rank=rank)
+    for fact in (ended(rank, 40.0), started):
+        with pytest.raises(IllegalTransition, match="rank"):
+            fold(state, fact)
+    for placements in ((place(1), place(0)), (place(0), place(0)), (place(0),)):
+        fresh = pool(submitted())
+        with pytest.raises(IllegalTransition, match="one for each rank"):
+            fold(fresh, GangPlaced(at=20.0, job=J, gang=0, incarnation=1, placements=placements))
+        assert fresh.held[N].gangs == {}
+    assert msgspec.to_builtins(state) == before
+
+
+def test_removed_tenants_and_queues_leave_no_count_behind() -> None:
+    state = pool(submitted(queue=QueueName("q")), placed(), ended(0, 30.0), ended(1, 30.0))
+    assert state.tenant_held == {TenantId("a"): Amount()}
+    fold(state, TenantRemoved(at=40.0, tenant=TenantId("a"), by="me"))
+    fold(state, QueueRemoved(at=40.0, queue=QueueName("q"), by="me"))
+    assert (state.tenant_held, state.queue_held) == ({}, {})
