@@ -145,6 +145,7 @@ def test_a_node_that_returns_while_it_is_being_fenced_keeps_what_it_runs() -> No
     world.gone(home)
     world.advance(11.0)
     assert [node for node in world.fences if node == home] == [home, home]
+    world.heartbeat("n2" if home == "n1" else "n1")
     world.tell(Fenced(NodeId(home), proven=True))
     world.tell(Fenced(NodeId(home), proven=True))
     assert world.job("1").gangs[0].incarnation == 2
