@@ -96,7 +96,7 @@ def test_it_bids_for_the_place_of_its_data_and_remembers_it() -> None:
     mine = master()
     proposal = mine.propose(offer(frozenset(), frozenset({"shard-a", "shard-b"}), frozenset({"shard-a"})))
     assert proposal.version == 7
-    cold = {p.node: p.cold_start_s for p in proposal.bids[0].preferred}
+    cold = {str(p.node): p.cold_start_s for p in proposal.bids[0].preferred}
     assert cold["n1"] == pytest.approx(0.0)
     assert cold["n1"] < cold["n2"]
     assert mine.places.shards == {"shard-a": ("n1", "n2"), "shard-b": ("n1",)}
