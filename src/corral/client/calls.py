@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -56,6 +56,18 @@ class Patience:
         return True
 
 
+class Target(NamedTuple):
+    """Where the pool was found, and the headers of every call to it."""
+
+    origin: str
+    headers: Mapping[str, str]
+
+    def url(self, path: str, query: Query | None) -> str:
+        """Return the URL of a path under ``/v1``; what is ``None`` in the query is left out."""
+        said = {name: _written(value) for name, value in (query or {}).items() if value is not None}
+        return f"{self.origin}/v1{path}{'?' + urlencode(said) if said else ''}"
+
+
 class Caller:
     """Makes calls of ``/v1``; ``timeout_s`` limits one answer, ``retry_s`` all repetitions of a call together."""
 
@@ -64,8 +76,7 @@ class Caller:
         self.transport = transport
         self.timeout_s = timeout_s
         self.retry_s = retry_s
-        self._origin = ""
-        self._headers: dict[str, str] = {}
+        self._target: Target | None = None
 
     def call(
         self,
@@ -85,28 +96,34 @@ class Caller:
         """
         patience = Patience(self.retry_s)
         while True:
+            target = None
             try:
-                url, own = self._prepare(path, query)
-                all_headers = {**own, **({"Content-Type": "application/json"} if body else {}), **(headers or {})}
+                target = self._found()
+                url = target.url(path, query)
+                typed = {"Content-Type": "application/json"} if body else {}
+                all_headers = {**target.headers, **typed, **(headers or {})}
                 reply = self.transport.request(method, url, all_headers, body, timeout_s or self.timeout_s)
                 if reply.status < 400:
                     return reply
+                if reply.status == 401:
+                    self._forget(target)  # the pool may have been made anew, with a new token
                 error = error_of(reply.status, reply.headers, reply.body, url)
                 if reply.status != 503 or not repeatable or not patience.pause():
                     raise error
             except NotSent:
-                self._again(patience)
+                self._again(patience, target)
             except Broken as broken:
+                origin = target.origin if target else ""
                 if not repeatable or not patience.pause():
                     doubt = "" if repeatable else "; whether the call was carried out is unknown"
-                    raise Unavailable(f"the connection to {self._origin} broke: {broken}{doubt}") from None
-                self._origin = ""
+                    raise Unavailable(f"the connection to {origin} broke: {broken}{doubt}") from None
+                self._forget(target)
 
     def stream(self, path: str, query: Query | None, headers: Mapping[str, str] | None = None) -> Stream:
         """Open a stream of server-sent events, once; raise ``NotSent`` or ``Broken``, or a problem document's error."""
-        url, own = self._prepare(path, query)
-        accept = {"Accept": "text/event-stream"}
-        stream = self.transport.stream(url, {**own, **accept, **(headers or {})}, STREAM_IDLE_S)
+        target = self._found()
+        url, accept = target.url(path, query), {"Accept": "text/event-stream"}
+        stream = self.transport.stream(url, {**target.headers, **accept, **(headers or {})}, STREAM_IDLE_S)
         if stream.status < 400:
             return stream
         body = b""
@@ -119,12 +136,17 @@ class Caller:
 
     def lost(self, patience: Patience) -> None:
         """Note that a stream broke: look for the pool again after a pause, or raise ``DaemonNotRunning``."""
-        self._again(patience)
+        self._again(patience, self._target)
 
-    def _again(self, patience: Patience) -> None:
-        origin, self._origin = self._origin, ""
+    def _again(self, patience: Patience, target: Target | None) -> None:
+        self._forget(target)
         if not self.discovery.may_return() or not patience.pause():
-            raise self.discovery.not_running(origin) from None
+            raise self.discovery.not_running(target.origin if target else "") from None
+
+    def _forget(self, target: Target | None) -> None:
+        """Look for the pool again at the next call, unless another thread has found it meanwhile."""
+        if self._target is target:
+            self._target = None
 
     def _address(self) -> Address:
         try:
@@ -134,16 +156,16 @@ class Caller:
                 raise NotSent(str(error)) from None
             raise
 
-    def _prepare(self, path: str, query: Query | None) -> tuple[str, dict[str, str]]:
-        """Return the URL and the headers of a call; look for the pool when it is not known."""
-        if not self._origin:
+    def _found(self) -> Target:
+        """Return where the pool is, as it is known or looked up now."""
+        target = self._target
+        if target is None:
             address = self._address()
             if not address.token.isascii() or not address.token.isprintable() or " " in address.token:
                 raise Unauthenticated("the token holds characters that no token has")
-            self._origin = checked_url(address.url)
-            self._headers = {"Authorization": f"Bearer {address.token}", "Accept": "application/json"}
-        said = {name: _written(value) for name, value in (query or {}).items() if value is not None}
-        return f"{self._origin}/v1{path}{'?' + urlencode(said) if said else ''}", self._headers
+            headers = {"Authorization": f"Bearer {address.token}", "Accept": "application/json"}
+            target = self._target = Target(checked_url(address.url), headers)
+        return target
 
 
 def _written(value: str | float) -> str:

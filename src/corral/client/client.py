@@ -54,7 +54,8 @@ class Client:
     ``url`` and ``token`` default to ``CORRAL_URL`` and ``CORRAL_TOKEN``, else to what the daemon of ``state_dir``
     (``CORRAL_STATE_DIR``, ``~/.corral``) wrote there. ``timeout_s`` limits one answer. While the daemon restarts,
     reads, changes that may be repeated and submits (each has a key of its own) are repeated for up to ``retry_s``.
-    ``ca_file`` holds the certificate of a pool that has its own authority. Threads may share a client.
+    ``ca_file`` (``CORRAL_CA_FILE``) holds the certificate of a pool that has its own authority; the pool of this
+    machine is known by the certificate that it was started with. Threads may share a client.
 
     Every method raises the errors of :mod:`corral.model.errors`; ``DaemonNotRunning`` when nobody answers.
     """
@@ -71,7 +72,7 @@ class Client:
         transport: Transport | None = None,
     ) -> None:
         discovery = Discovery(checked_url(url) if url else None, token, state_dir)
-        self._transport = transport or PlainTransport(ca_file)
+        self._transport = transport or PlainTransport(ca_file or discovery.ca_file, discovery.certificate)
         self._caller = Caller(discovery, self._transport, timeout_s=timeout_s, retry_s=retry_s)
 
     def __enter__(self) -> Self:

@@ -13,14 +13,16 @@ from corral.model.errors import DaemonNotRunning, StateUnusable, Unauthenticated
 URL_VARIABLE = "CORRAL_URL"
 TOKEN_VARIABLE = "CORRAL_TOKEN"  # noqa: S105 -- the name of a variable
 STATE_DIR_VARIABLE = "CORRAL_STATE_DIR"
+CA_FILE_VARIABLE = "CORRAL_CA_FILE"
 START_HINT = "start one with `corral up`"
 
 
 class DaemonFile(msgspec.Struct, frozen=True):
-    """What a running daemon writes about itself (``daemon.json``)."""
+    """What a running daemon writes about itself (``daemon.json``). ``tls_cert`` is the file of its certificate."""
 
     url: str
     pid: int
+    tls_cert: str | None = None
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -46,6 +48,7 @@ class Discovery:
     ) -> None:
         known = os.environ if environment is None else environment
         self.url = url or (None if state_dir is not None else known.get(URL_VARIABLE)) or None
+        self.ca_file = known.get(CA_FILE_VARIABLE) or None
         self._token = token or known.get(TOKEN_VARIABLE) or None
         self.state_dir = Path(state_dir or known.get(STATE_DIR_VARIABLE) or "~/.corral").expanduser()
 
@@ -63,6 +66,11 @@ class Discovery:
         if daemon is None:
             raise DaemonNotRunning(f"no pool runs on {self.state_dir}", hint=START_HINT)
         return Address(daemon.url, self._token or self._token_of_file())
+
+    def certificate(self, origin: str) -> str | None:
+        """Return the certificate file of this machine's own daemon when ``origin`` is where it answers."""
+        daemon = self._daemon()
+        return daemon.tls_cert if daemon is not None and daemon.url == origin else None
 
     def may_return(self) -> bool:
         """Return whether a daemon that does not answer may be back soon: it is remote, or its supervisor lives."""
@@ -85,7 +93,7 @@ class Discovery:
             return None
         try:
             daemon = msgspec.json.decode(data, type=DaemonFile)
-            return DaemonFile(checked_url(daemon.url), daemon.pid)
+            return DaemonFile(checked_url(daemon.url), daemon.pid, daemon.tls_cert)
         except (msgspec.DecodeError, UsageError):
             raise StateUnusable(f"{path} is damaged", hint="run `corral down`, then `corral up`") from None
 
@@ -116,7 +124,7 @@ def _alive(pid: int | None) -> bool:
         return False
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True

@@ -6,15 +6,13 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
+from corral.client.handle import JobHandle
 from corral.model.ask import JobAsk
 from corral.model.errors import InvalidField
 from corral.wire.document import Checked
 from corral.wire.request import ask_of_fields
-
-if TYPE_CHECKING:
-    from corral.client.handle import JobHandle
 
 Scalar = str | int | float | bool
 Duration = str | float | timedelta
@@ -58,8 +56,6 @@ def ask_of_keywords(fields: Mapping[str, object]) -> JobAsk:
 
     Raises what a job file raises; fields are called by their keywords.
     """
-    from corral.client.handle import JobHandle
-
     given = dict(fields)
     given.setdefault("workdir", str(Path.cwd()))
     names = {f"resources.{name}": name for name in _RESOURCES}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from base64 import b64decode
 from collections.abc import Generator
 
 import msgspec
 
-from corral.client.calls import Caller, Patience, Problem, Query, decoded
+from corral.client.calls import BACKOFF_MAX_S, Caller, Patience, Problem, Query, decoded
 from corral.client.transport import Broken, NotSent, blocks
 from corral.model.errors import CorralError, Unavailable
 from corral.ports.engine import LogChunk
@@ -31,8 +32,9 @@ class LogEvent(msgspec.Struct, frozen=True):
 
 def events(caller: Caller, path: str, query: Query, last_id: str | None) -> Generator[tuple[str, str, str]]:
     """Yield (id, event, data) from a stream until the pool says ``end``; reconnect when it breaks."""
-    patience = Patience(caller.retry_s)
+    patience: Patience | None = None
     while True:
+        opened = time.monotonic()
         try:
             stream = caller.stream(path, query, {"Last-Event-ID": last_id} if last_id is not None else None)
             try:
@@ -44,7 +46,7 @@ def events(caller: Caller, path: str, query: Query, last_id: str | None) -> Gene
                     if kind == "problem":
                         raise _problem(data)
                     last_id = fields.get("id", last_id)
-                    patience = Patience(caller.retry_s)
+                    patience = None
                     yield last_id or "", kind, data
             finally:
                 stream.close()
@@ -53,6 +55,9 @@ def events(caller: Caller, path: str, query: Query, last_id: str | None) -> Gene
         except Unavailable as error:
             if type(error) is not Unavailable:
                 raise
+        # What was open for a while was well, events or not: the time of looking for the pool begins when it is lost.
+        if patience is None or time.monotonic() - opened > BACKOFF_MAX_S:
+            patience = Patience(caller.retry_s)
         caller.lost(patience)
 
 

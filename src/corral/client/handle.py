@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from corral.client.client import Client
     from corral.model.job import Job
     from corral.model.report import JobSummary, Receipt, WhyReport
     from corral.ports.engine import LogChunk
+
+
+class JobCalls(Protocol):
+    """What a handle asks of its client; every ``ref`` is a job's number or a gang of it."""
+
+    def summary(self, ref: str) -> JobSummary:
+        """Return one job as a row."""
+
+    def job(self, ref: str) -> Job:
+        """Return one job with its tasks."""
+
+    def wait(self, ref: str, timeout_s: float | None = None) -> JobSummary:
+        """Return the job once it ended."""
+
+    def logs(self, ref: str, *, rank: int | None = None, follow: bool = False) -> Generator[LogChunk]:
+        """Yield the log of one task."""
+
+    def cancel(self, ref: str) -> JobSummary:
+        """Ask for the end of a job."""
+
+    def why(self, ref: str) -> WhyReport:
+        """Explain where a job stands."""
+
+    def receipt(self, ref: str) -> Receipt:
+        """Return what a job cost."""
 
 
 class JobHandle:
@@ -17,7 +41,7 @@ class JobHandle:
 
     __slots__ = ("_client", "id", "name")
 
-    def __init__(self, client: Client, id_: str, name: str) -> None:
+    def __init__(self, client: JobCalls, id_: str, name: str) -> None:
         self._client = client
         self.id = id_
         self.name = name

@@ -11,11 +11,17 @@ from __future__ import annotations
 import http.client
 import os
 import select
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
+
+from corral.model.errors import UsageError
+
+if TYPE_CHECKING:
+    import ssl
 
 CONNECT_TIMEOUT_S = 5.0
 CHUNK_BYTES = 1 << 16
@@ -65,10 +71,19 @@ class Transport(Protocol):
 
 
 class PlainTransport:
-    """Keeps up to eight idle connections to one origin. Threads may share it."""
+    """Keeps up to eight idle connections to one origin. Threads may share it.
 
-    def __init__(self, ca_file: str | os.PathLike[str] | None = None) -> None:
+    ``ca_file`` is what certificates are checked against (``None``: the authorities of the system). ``pinned`` names the
+    file of the only certificate that is accepted at an origin, whatever names it bears; ``None`` pins nothing.
+    """
+
+    def __init__(
+        self,
+        ca_file: str | os.PathLike[str] | None = None,
+        pinned: Callable[[str], str | None] = lambda _: None,
+    ) -> None:
         self._ca_file = ca_file
+        self._pinned = pinned
         self._idle: list[tuple[str, http.client.HTTPConnection]] = []
 
     def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float) -> Reply:
@@ -123,9 +138,7 @@ class PlainTransport:
         host = parts.hostname or ""
         connection: http.client.HTTPConnection
         if parts.scheme == "https":
-            import ssl
-
-            context = ssl.create_default_context(cafile=self._ca_file)
+            context = _trusting(self._ca_file, self._pinned(origin))
             connection = http.client.HTTPSConnection(host, parts.port, timeout=CONNECT_TIMEOUT_S, context=context)
         else:
             connection = http.client.HTTPConnection(host, parts.port, timeout=CONNECT_TIMEOUT_S)
@@ -133,6 +146,8 @@ class PlainTransport:
             connection.connect()
         except OSError as error:
             connection.close()
+            if (doubt := getattr(error, "verify_message", None)) is not None:
+                raise UsageError(f"the certificate of {origin} is not trusted: {doubt}", hint=_CA_HINT) from None
             raise NotSent(_reason(error)) from error
         connection.sock.settimeout(timeout_s)
         return connection
@@ -158,6 +173,37 @@ class _PlainStream:
         """End the connection."""
         self._response.close()
         self._connection.close()
+
+
+_CA_HINT = "name the file of its authority in CORRAL_CA_FILE"
+
+
+def _trusting(ca_file: str | os.PathLike[str] | None, pinned: str | None) -> ssl.SSLContext:
+    """Return a context that checks certificates. Raises ``UsageError`` when what they are checked against is no such.
+
+    A pinned certificate is all that is believed: who holds its key is the pool, whatever address it was reached by.
+    """
+    import ssl
+
+    try:
+        if pinned is None:
+            return ssl.create_default_context(cafile=ca_file)
+        context = ssl.create_default_context(cadata=_first_certificate(Path(pinned).read_text(encoding="ascii")))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{pinned or ca_file} holds no certificate: {_reason(error)}", hint=_CA_HINT) from None
+    context.check_hostname = False
+    # A certificate that was issued by somebody is the end of the chain here, too.
+    context.verify_flags = ssl.VERIFY_X509_TRUSTED_FIRST | ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
+def _first_certificate(text: str) -> str:
+    """Return the first certificate of a PEM text: the server's own, whatever chain follows it."""
+    _, begin, rest = text.partition("-----BEGIN CERTIFICATE-----")
+    body, end, _ = rest.partition("-----END CERTIFICATE-----")
+    if not end:
+        raise ValueError("there is no PEM block in it")
+    return f"{begin}{body}{end}\n"
 
 
 def _exchange(

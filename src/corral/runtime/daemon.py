@@ -257,6 +257,7 @@ class Daemon:
             "port": port,
             "started_at": identity.started_at,
             "version": identity.version,
+            "tls_cert": self.options["tls_cert"],
         }
         new = self.paths.daemon.with_suffix(".new")
         new.write_text(json.dumps(document))

@@ -16,7 +16,7 @@ __all__ = ["own_server", "server", "shared_server"]
 
 @pytest.fixture(autouse=True)
 def _no_pool_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CORRAL_URL", "CORRAL_TOKEN", "CORRAL_STATE_DIR"):
+    for name in ("CORRAL_URL", "CORRAL_TOKEN", "CORRAL_STATE_DIR", "CORRAL_CA_FILE"):
         monkeypatch.delenv(name, raising=False)
 
 

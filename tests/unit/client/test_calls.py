@@ -7,19 +7,18 @@ import os
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-import uvicorn
 
-from corral.api.app import create_app
-from corral.client import Client
+from corral.client import Client, calls, follow
 from corral.client.transport import Broken, NotSent, PlainTransport, Reply, Stream, blocks
 from corral.model.errors import CorralError, DaemonNotRunning, StateUnusable, Unauthenticated, Unavailable
-from tests.needs import program
-from tests.unit.api.memory_pool import ADMIN, ALICE, EXIT_0, MemoryPool
+from tests.unit.api.memory_pool import ALICE, EXIT_0, MemoryPool
 from tests.unit.api.serving import Served, served
 from tests.waiting import wait_until
 
@@ -66,6 +65,12 @@ def moved(pool: MemoryPool) -> MemoryPool:
     return again
 
 
+def announce(server: Served, state_dir: Path) -> None:
+    """Say where a daemon answers, in one step as the daemon does."""
+    (state_dir / "daemon.tmp").write_text(json.dumps({"url": server.url, "pid": os.getpid()}))
+    (state_dir / "daemon.tmp").rename(state_dir / "daemon.json")
+
+
 def test_nobody_there_says_how_to_start_a_pool() -> None:
     with (
         Client(f"http://127.0.0.1:{free_port()}", "t", retry_s=0.0) as client,
@@ -88,19 +93,16 @@ def test_calls_outlast_a_restart_of_the_daemon_on_another_port(tmp_path: Path) -
     (tmp_path / "token").write_text(ALICE)
     (tmp_path / "supervisor.pid").write_text(str(os.getpid()))
 
-    def announce(server: Served) -> None:
-        (tmp_path / "daemon.json").write_text(json.dumps({"url": server.url, "pid": os.getpid()}))
-
     with Client(state_dir=tmp_path, retry_s=60.0) as client:
         with served(MemoryPool()) as first:
-            announce(first)
+            announce(first, tmp_path)
             handle = client.submit(run="x")
             pool = first.pool
         found: list[str] = []
         calling = threading.Thread(target=lambda: found.append(client.submit(run="y").id))
         calling.start()
         with served(moved(pool)) as second:
-            announce(second)
+            announce(second, tmp_path)
             calling.join(60)
             assert found == ["2"]
             assert client.summary(handle.id).id == "1"
@@ -115,8 +117,7 @@ def test_a_daemon_that_is_being_started_is_waited_for(tmp_path: Path, server: Se
         found: list[int] = []
         calling = threading.Thread(target=lambda: found.append(client.status().nodes))
         calling.start()
-        (tmp_path / "daemon.tmp").write_text(json.dumps({"url": server.url, "pid": os.getpid()}))
-        (tmp_path / "daemon.tmp").rename(tmp_path / "daemon.json")
+        announce(server, tmp_path)
         calling.join(60)
         assert found == [1]
 
@@ -136,6 +137,29 @@ def test_streams_go_on_where_they_were_after_a_restart() -> None:
             assert [chunk.data for chunk in log] == [b"after\n"]
             assert next(facts).seq == 2
             facts.close()
+
+
+def test_a_stream_that_was_quiet_for_long_goes_on_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    hours_s = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + hours_s[0], sleep=time.sleep)
+    monkeypatch.setattr(calls, "time", clock)
+    monkeypatch.setattr(follow, "time", clock)
+    port = free_port()
+    with Client(f"http://127.0.0.1:{port}", ALICE, retry_s=60.0) as client:
+        with served(MemoryPool(), port) as first:
+            handle = client.submit(run="x")
+            log = handle.logs(follow=True)
+            found: list[bytes] = []
+            reading = threading.Thread(target=lambda: found.append(next(log).data))
+            reading.start()
+            wait_until(lambda: first.pool.open_streams == 1, what="the stream")
+            hours_s[0] = 7_200.0
+            pool = first.pool
+        with served(moved(pool), port) as second:
+            second.do(lambda: second.pool.write("1", b"after\n", complete=True))
+            reading.join(60)
+            assert found == [b"after\n"]
+            log.close()
 
 
 def test_a_stream_gives_up_when_nobody_comes_back() -> None:
@@ -260,21 +284,55 @@ def test_a_damaged_state_directory_is_no_traceback(tmp_path: Path) -> None:
         client.status()
 
 
+class Canned:
+    """A transport that answers with what ``answer`` makes of (method, URL)."""
+
+    def __init__(self, answer: Callable[[str, str], bytes]) -> None:
+        self.answer = answer
+
+    def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float) -> Reply:
+        return Reply(200, {}, self.answer(method, url))
+
+    def stream(self, url: str, headers: Mapping[str, str], idle_timeout_s: float) -> Stream:
+        raise NotSent("no streams here")
+
+    def close(self) -> None:
+        pass
+
+
 def test_another_transport_can_be_given() -> None:
-    class Canned:
-        def request(
-            self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float
-        ) -> Reply:
-            assert (method, url) == ("GET", "http://h:1/v1/usage?since=0&until=1")
-            return Reply(200, {}, b'{"rows": []}')
+    asked: list[tuple[str, str]] = []
 
-        def stream(self, url: str, headers: Mapping[str, str], idle_timeout_s: float) -> Stream:
-            raise NotSent("no streams here")
+    def answer(method: str, url: str) -> bytes:
+        asked.append((method, url))
+        return b'{"rows": []}'
 
-        def close(self) -> None:
-            pass
+    assert Client("http://h:1", "t", transport=Canned(answer)).usage(0, 1) == ()
+    assert asked == [("GET", "http://h:1/v1/usage?since=0&until=1")]
 
-    assert Client("http://h:1", "t", transport=Canned()).usage(0, 1) == ()
+
+def test_a_call_keeps_its_address_while_another_one_loses_it() -> None:
+    def answer(method: str, url: str) -> bytes:
+        assert url.startswith("http://h:1/v1/")
+        if method == "GET":
+            raise NotSent("nobody there")
+        with pytest.raises(DaemonNotRunning):
+            client.status()  # what another thread does meanwhile
+        raise Broken("cut off")
+
+    client = Client("http://h:1", "t", retry_s=0.0, transport=Canned(answer))
+    with pytest.raises(Unavailable, match="the connection to http://h:1 broke: cut off"):
+        client.issue_token("alice")
+
+
+def test_the_token_is_looked_up_again_when_it_is_refused(tmp_path: Path, server: Served) -> None:
+    announce(server, tmp_path)
+    (tmp_path / "token").write_text("of a pool that was removed")
+    with Client(state_dir=tmp_path) as client:
+        with pytest.raises(Unauthenticated):
+            client.status()
+        (tmp_path / "token").write_text(ALICE)
+        assert client.status().nodes == 1
 
 
 def test_a_stream_is_read_in_whatever_pieces_it_comes() -> None:
@@ -294,34 +352,6 @@ def test_a_stream_is_read_in_whatever_pieces_it_comes() -> None:
     text = ": beat\n\nevent: log\r\nid: 3\r\ndata: é\r\n\r\n\n\ndata: x\n\ndata: cut off".encode()
     for size in (1, 2, 7, 1000):
         assert list(blocks(Pieces(text, size))) == [["event: log", "id: 3", "data: é"], ["data: x"]]
-
-
-def test_a_certificate_of_an_own_authority_is_checked(tmp_path: Path) -> None:
-    openssl = program("openssl")
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    subprocess.run(
-        [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-subj", "/CN=pool", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    app = create_app(MemoryPool(), version="1")
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app, port=free_port(), log_level="critical", lifespan="off", ssl_keyfile=key, ssl_certfile=certificate
-        )
-    )
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        wait_until(lambda: server.started)
-        url = f"https://127.0.0.1:{server.config.port}"
-        with Client(url, ADMIN, ca_file=certificate) as client:
-            assert client.submit(run="x").id == "1"
-        with Client(url, ADMIN, retry_s=0.0) as client, pytest.raises(DaemonNotRunning):
-            client.status()
-    finally:
-        server.should_exit = True
-        thread.join(20)
 
 
 def test_the_two_kinds_of_failure_are_told_apart() -> None:

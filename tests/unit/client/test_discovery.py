@@ -88,7 +88,7 @@ def test_a_daemon_may_return_while_its_supervisor_lives(tmp_path: Path) -> None:
     state(tmp_path)
     (tmp_path / "daemon.json").write_text(json.dumps({"url": URL, "pid": ended.pid}))
     assert not Discovery(state_dir=tmp_path, environment={}).may_return()
-    for text in (str(ended.pid), "x", "", "9" * 30):
+    for text in (str(ended.pid), "x", "", "9" * 30, "99999999999"):
         (tmp_path / "supervisor.pid").write_text(text)
         assert not Discovery(state_dir=tmp_path, environment={}).may_return()
     (tmp_path / "supervisor.pid").write_text(f"{os.getpid()}\n")
