@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 SOCKET_PATH_BYTES_MAX = 107
 """sockaddr_un.sun_path holds 108 bytes, the final NUL included (unix(7))."""
 
+SHORT = Path("/tmp")  # noqa: S108 - not TMPDIR, which may be long and may change; the folder is private to the user
 _LONGEST_SOCKET = "notify-node-999999.sock"
 
 
@@ -82,7 +82,7 @@ class StatePaths:
         if len(os.fsencode(run / _LONGEST_SOCKET)) <= SOCKET_PATH_BYTES_MAX:
             return run
         mark = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:12]
-        return Path(tempfile.gettempdir()) / f"corral-{os.getuid()}-{mark}"
+        return SHORT / f"corral-{os.getuid()}-{mark}"
 
     @property
     def engine_socket(self) -> Path:
