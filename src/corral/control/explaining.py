@@ -9,6 +9,7 @@ from corral.model.job import Gang, Job, JobState, TaskState
 from corral.model.offer import Candidate
 from corral.model.report import QueueLine, WhyReport
 from corral.model.resources import MILLI, Amount
+from corral.model.state import Node
 from corral.policy.explain import explain_pending, queue_lines
 from corral.policy.outlook import Absence, Scene
 
@@ -23,7 +24,7 @@ def scene_of(core: ControlCore, now: float) -> Scene:
             continue
         usable = MILLI * sum(1 for d in node.spec.devices if d.uuid not in node.failed)
         total = Amount(usable, node.spec.cpus_milli, node.spec.memory_mib)
-        absent.append(Absence(name, total, _absence_words(core, name, now)))
+        absent.append(Absence(name, total, _absence_words(core, node, now)))
     return Scene(
         snapshot=book.board.snapshot(now),
         pending=book.waiting.index,
@@ -35,8 +36,7 @@ def scene_of(core: ControlCore, now: float) -> Scene:
     )
 
 
-def _absence_words(core: ControlCore, name: str, now: float) -> str:
-    node = next(n for key, n in core.book.state.nodes.items() if key == name)
+def _absence_words(core: ControlCore, node: Node, now: float) -> str:
     if node.cordoned:
         return "cordoned" + (f": {node.cordon_reason}" if node.cordon_reason else "")
     if node.lost:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from corral.control.accounts import usage_rows
 from corral.control.core import ControlCore
 from corral.model.ids import GangKey, JobId, NodeId, TenantId
-from corral.model.job import Gang, Job, deciding_exit
+from corral.model.job import Gang, Job, JobState, deciding_exit
 from corral.model.report import DeviceReport, NodeReport, PoolStatus, Receipt, TenantReport
 from corral.model.resources import MILLI, Amount
 from corral.model.state import Held
@@ -47,7 +47,7 @@ def receipt(core: ControlCore, job: Job, now: float, idle_share: float | None) -
         moves=sum(g.moves for g in gangs),
         gangs=len(gangs),
         exit_cause=last.cause.value if last is not None else job.message or job.state.value,
-        exit_code=last.exit_code if last is not None else None,
+        exit_code=last.code if last is not None else None,
         nodes=tuple(nodes),
         cpu_s=sum(cpu) if cpu else None,
         rss_max_mib=max(memory) if memory else None,
@@ -56,7 +56,7 @@ def receipt(core: ControlCore, job: Job, now: float, idle_share: float | None) -
 
 
 def _waited(gang: Gang, now: float) -> float:
-    waiting = gang.state.value == "pending"
+    waiting = gang.state is JobState.PENDING
     return gang.waited_s + (max(0.0, now - gang.queued_at) if waiting else 0.0)
 
 
@@ -217,7 +217,7 @@ def status(core: ControlCore, now: float, seq: int) -> PoolStatus:
         capacity=book.board.capacity,
         held=held,
         running_gangs=sum(1 for g in gangs if g.live),
-        pending_gangs=sum(1 for g in gangs if g.state.value == "pending"),
+        pending_gangs=sum(1 for g in gangs if g.state is JobState.PENDING),
         waiting_jobs=sum(1 for j in book.state.jobs.values() if j.waiting_for),
         finished_jobs=book.state.finished,
         cpu_pool=not devices,

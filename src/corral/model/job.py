@@ -79,6 +79,10 @@ class Cause(StrEnum):
     NODE_LOST = "node-lost"
 
 
+SIGNAL_BASE = 128
+"""Shells report a death by signal n as 128 + n (POSIX.1-2017, 2.8.2)."""
+
+
 class TaskExit(msgspec.Struct, frozen=True):
     """How a task ended. Exactly one of ``exit_code`` and ``signal`` is set when the process ran to an end."""
 
@@ -96,6 +100,11 @@ class TaskExit(msgspec.Struct, frozen=True):
     def ok(self) -> bool:
         """Return whether the process ended by itself with code 0."""
         return self.cause is Cause.EXITED and self.exit_code == 0
+
+    @property
+    def code(self) -> int | None:
+        """Return the code as a shell reports it: 128 + n for a death by signal n; ``None`` when no process ended."""
+        return self.exit_code if self.signal is None else SIGNAL_BASE + self.signal
 
 
 _LOST = frozenset({Cause.SHIM_LOST, Cause.NODE_LOST, Cause.LAUNCH_FAILED, Cause.LEASE_EXPIRED, Cause.DEVICE_FAILED})
@@ -271,10 +280,33 @@ class Job(msgspec.Struct):
         return total
 
 
+LOSSES = frozenset({Cause.NODE_LOST, Cause.DEVICE_FAILED, Cause.LEASE_EXPIRED, Cause.PREEMPTED})
+"""Causes that lie outside a job: they outweigh the exit codes of the ranks that they broke."""
+
+
+def cause_of(task: Task) -> Cause:
+    """Return why a task ended that did not end well."""
+    if task.exit is not None:
+        return task.exit.cause
+    return Cause.NODE_LOST if task.state is TaskState.LOST else Cause.CANCELLED
+
+
+def blame(task: Task) -> tuple[int, float, int]:
+    """Return the place of a task among those that ended other than well: the smallest broke the others.
+
+    Losses of node, device, lease or shim come before exits, and ranks that were stopped with their gang come last; then
+    the earliest end counts, then the lowest rank.
+    """
+    cause = cause_of(task)
+    order = 2 if cause is Cause.GANG_STOPPED else 0 if cause in LOSSES or cause is Cause.SHIM_LOST else 1
+    at = task.exit.ended_at if task.exit is not None and task.exit.ended_at is not None else task.ended_at
+    return order, at if at is not None else float("inf"), task.rank
+
+
 def deciding_exit(gangs: Iterable[Gang]) -> TaskExit | None:
-    """Return the exit that decided: the first bad one, else the last good one."""
-    ends = [(t.ended_at or 0.0, t.exit) for g in gangs for t in g.tasks if t.exit is not None]
-    if not ends:
-        return None
-    bad = [end for end in ends if not end[1].ok]
-    return min(bad, key=lambda end: end[0])[1] if bad else max(ends, key=lambda end: end[0])[1]
+    """Return the exit that decided: that of the task to blame, else the last good one."""
+    ended = [task for gang in gangs for task in gang.tasks if task.exit is not None]
+    bad = [task for task in ended if task.exit is not None and not task.exit.ok]
+    if bad:
+        return min(bad, key=blame).exit
+    return max(ended, key=lambda task: task.ended_at or 0.0).exit if ended else None

@@ -85,7 +85,9 @@ class WhyReport(msgspec.Struct, frozen=True):
 class Receipt(msgspec.Struct, frozen=True):
     """What a job cost. Times in seconds, GPU figures in GPU-hours.
 
-    ``idle_share`` is the part of held GPU time in which the device did nothing, ``None`` when it was never measured.
+    ``waited_s`` is that of the element that waited longest, ``ran_s`` lasts from the first start to the end or to now.
+    ``exit_code`` is that of the exit that decided, 128 + n when signal n ended it. ``idle_share`` is the part of held
+    GPU time in which the device did nothing, ``None`` when it was never measured.
     """
 
     job: JobId

@@ -45,8 +45,6 @@ from corral.model.resources import Amount, Placement
 from corral.model.state import Held, Node, PoolState
 
 AVOID_MAX = 8
-SIGNAL_BASE = 128
-"""Shells report a death by signal n as 128 + n (POSIX.1-2017, 2.8.2)."""
 T = TypeVar("T")
 
 
@@ -192,7 +190,7 @@ def _job_ended(job: Job, fact: JobEnded) -> None:
     job.ended_at = fact.at
     decided = deciding_exit(job.gangs.values())
     if decided is not None:
-        job.exit_code = decided.exit_code if decided.signal is None else SIGNAL_BASE + decided.signal
+        job.exit_code = decided.code
     if fact.reason:
         job.message = fact.reason
 

@@ -23,10 +23,9 @@ from collections.abc import Iterable, Sequence
 
 from corral.model.events import Decision, GangEnded, GangRequeued, GangStopping, JobEnded
 from corral.model.ids import NodeId
-from corral.model.job import Cause, Gang, Job, JobState, StopReason, Task, TaskState
+from corral.model.job import LOSSES, Cause, Gang, Job, JobState, StopReason, Task, TaskState, blame, cause_of
 from corral.policy.config import LAUNCH_MOVES_MAX
 
-_LOSSES = frozenset({Cause.NODE_LOST, Cause.DEVICE_FAILED, Cause.LEASE_EXPIRED, Cause.PREEMPTED})
 _BOUNDED = frozenset({Cause.LAUNCH_FAILED, Cause.SHIM_LOST})
 _FINAL = frozenset({Cause.EXEC_FAILED, Cause.MAX_DURATION})
 _STOPPED_BY = {
@@ -112,11 +111,11 @@ def _after_run(job: Job, gang: Gang, now: float) -> Decision:
     assert failure is not None
     cause = _STOPPED_BY.get(gang.stopping) if gang.stopping is not None else None
     if cause is None:
-        cause = _cause(failure)
+        cause = cause_of(failure)
     if cause is Cause.CANCELLED:
         return _end(job, gang, now, JobState.CANCELLED, describe(failure))
-    words = describe(failure) if cause is _cause(failure) else f"the gang was stopped: {gang.stopping}"
-    free = cause in _LOSSES or (cause in _BOUNDED and gang.moves < LAUNCH_MOVES_MAX)
+    words = describe(failure) if cause is cause_of(failure) else f"the gang was stopped: {gang.stopping}"
+    free = cause in LOSSES or (cause in _BOUNDED and gang.moves < LAUNCH_MOVES_MAX)
     if not free and (cause in _FINAL or gang.restarts >= job.spec.max_restarts):
         spent = f" (after {gang.restarts} of {job.spec.max_restarts} restarts)" if gang.restarts else ""
         return _end(job, gang, now, JobState.FAILED, words + spent)
@@ -135,42 +134,28 @@ def _nodes_to_avoid(gang: Gang, failure: Task, cause: Cause) -> tuple[NodeId, ..
     if cause is Cause.PREEMPTED:
         return ()
     guilty: Sequence[Task] = [failure]
-    if cause in _LOSSES:
-        guilty = [task for task in gang.tasks if _cause(task) is cause]
+    if cause in LOSSES:
+        guilty = [task for task in gang.tasks if cause_of(task) is cause]
     nodes = tuple(dict.fromkeys(task.placement.node for task in guilty if task.placement is not None))
     # A failed device stops all ranks with the same words and is itself not offered again: only a sure node is avoided.
     return nodes if cause is not Cause.DEVICE_FAILED or len(nodes) == 1 else ()
 
 
-def _cause(task: Task) -> Cause:
-    if task.exit is not None:
-        return task.exit.cause
-    return Cause.NODE_LOST if task.state is TaskState.LOST else Cause.CANCELLED
-
-
 def first_failure(gang: Gang) -> Task | None:
     """Return the rank that broke the gang, ``None`` when no rank ended other than well.
 
-    Ranks that were killed because the gang was being stopped count only when there is no other. Losses of node,
-    device, lease or shim come before exits; then the earliest end, then the lowest rank.
+    Ranks that were killed because the gang was being stopped count only when there is no other (see ``blame``).
     """
     failed = [task for task in gang.tasks if task.state.ended and task.state is not TaskState.SUCCEEDED]
     if not failed:
         return None
-    return min(failed, key=_blame)
-
-
-def _blame(task: Task) -> tuple[int, float, int]:
-    cause = _cause(task)
-    order = 2 if cause is Cause.GANG_STOPPED else 0 if cause in _LOSSES or cause is Cause.SHIM_LOST else 1
-    at = task.exit.ended_at if task.exit is not None and task.exit.ended_at is not None else task.ended_at
-    return order, at if at is not None else float("inf"), task.rank
+    return min(failed, key=blame)
 
 
 def describe(task: Task) -> str:
     """Return how a rank ended in one line: rank, node, cause, code and the message of the agent or shim."""
     where = f" on {task.placement.node}" if task.placement is not None else ""
-    cause, end = _cause(task), task.exit
+    cause, end = cause_of(task), task.exit
     if end is not None and cause in (Cause.EXITED, Cause.SIGNAL):
         if end.signal is not None:
             name = _SIGNALS.get(end.signal)

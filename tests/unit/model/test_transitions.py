@@ -216,3 +216,48 @@ def test_removed_tenants_and_queues_leave_no_count_behind() -> None:
     fold(state, TenantRemoved(at=40.0, tenant=TenantId("a"), by="me"))
     fold(state, QueueRemoved(at=40.0, queue=QueueName("q"), by="me"))
     assert (state.tenant_held, state.queue_held) == ({}, {})
+
+
+def exited(cause: Cause, code: int | None = None, signal: int | None = None, at: float | None = None) -> TaskExit:
+    return TaskExit(cause, exit_code=code, signal=signal, ended_at=at)
+
+
+DECIDED: dict[str, tuple[TaskExit, TaskExit, TaskExit]] = {
+    "the first failure, not the lowest rank": (
+        exited(Cause.EXITED, 1, at=50.0),
+        exited(Cause.EXITED, 2, at=40.0),
+        exited(Cause.EXITED, 2, at=40.0),
+    ),
+    "not the peer that was stopped for it": (
+        exited(Cause.GANG_STOPPED, 143, at=40.0),
+        exited(Cause.EXITED, 5, at=41.0),
+        exited(Cause.EXITED, 5, at=41.0),
+    ),
+    "the loss, not the exit that it caused": (
+        exited(Cause.EXITED, 1, at=40.0),
+        exited(Cause.NODE_LOST, at=49.0),
+        exited(Cause.NODE_LOST, at=49.0),
+    ),
+    "the failure, not the good end before it": (
+        exited(Cause.EXITED, 0, at=40.0),
+        exited(Cause.SIGNAL, signal=9, at=60.0),
+        exited(Cause.SIGNAL, signal=9, at=60.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("first, second, decides", DECIDED.values(), ids=DECIDED.keys())
+def test_the_exit_that_decides_is_that_of_the_task_to_blame(
+    first: TaskExit, second: TaskExit, decides: TaskExit
+) -> None:
+    state = pool(submitted(), placed())
+    for rank, exit_ in enumerate((first, second)):
+        # The node tells both at once: the controller's own times say nothing.
+        state_of = TaskState.SUCCEEDED if exit_.ok else TaskState.FAILED
+        fold(state, TaskEnded(at=70.0, job=J, gang=0, incarnation=1, rank=rank, state=state_of, exit=exit_))
+    job = state.jobs[J]
+    assert deciding_exit(job.gangs.values()) == decides
+    fold(state, GangEnded(at=70.0, job=J, gang=0, incarnation=1, state=JobState.FAILED))
+    fold(state, JobEnded(at=70.0, job=J, state=JobState.FAILED))
+    expected = {Cause.SIGNAL: 128 + 9}.get(decides.cause, decides.exit_code)
+    assert job.exit_code == expected

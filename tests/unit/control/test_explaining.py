@@ -1,0 +1,75 @@
+"""Why a job waits, and the line in which it does."""
+
+from __future__ import annotations
+
+from corral.control import explaining
+from corral.control.inputs import Administer, Cancel, Quiesce
+from corral.model.ask import AfterAsk, JobAsk
+from corral.model.events import NodeCordoned, QueueSet, TenantSet
+from corral.model.ids import JobId, NodeId, QueueName, TenantId
+from corral.model.job import JobState
+from corral.model.tenant import Queue, Tenant
+from tests.unit.control.world import World
+
+A = TenantId("a")
+
+
+def tenants(world: World, *names: str) -> None:
+    for name in names:
+        world.tell(Administer(TenantSet(at=0.0, tenant=Tenant(TenantId(name)), by="t"), create=True))
+
+
+def verdict(world: World, job: str, gang: int | None = None, viewer: TenantId | None = None) -> str:
+    return explaining.why(world.core, world.job(job), gang, world.now, viewer).verdict
+
+
+def test_one_line_for_everything_but_a_wait_for_room() -> None:
+    world = World(n1=2, n2=2)
+    (first,) = world.submit(JobAsk(name="one", argv=("x",), gpu_milli=1000, num_nodes=2))
+    assert verdict(world, first) == "starts on n1, n2"
+    for rank in (0, 1):
+        world.start(first, rank=rank)
+    assert verdict(world, first) == "runs on n1, n2"
+    world.gone("n2")
+    assert verdict(world, first) == "runs on n1, n2; n2 does not answer"
+    (second,) = world.submit(JobAsk(name="two", argv=("x",), gpu_milli=1000, after=(AfterAsk(first),)))
+    assert verdict(world, second) == "waits for job 1 to end"
+    world.tell(Cancel(JobId(first), "me"))
+    assert verdict(world, first) == "is being stopped (cancelled)"
+    world.tell(Quiesce(stop_tasks=False))
+    (third,) = world.submit(JobAsk(argv=("x",), gpu_milli=1000))
+    assert verdict(world, third) == "the pool is stopping and starts nothing more"
+    done = world.job(third)
+    world.tell(Cancel(JobId(third), "me"))
+    report = explaining.why(world.core, done, None, world.now, None)
+    assert (report.verdict, report.state, report.pending_gangs) == ("cancelled by me", JobState.CANCELLED, 0)
+
+
+def test_why_looks_at_what_waits_and_names_nodes_that_are_away() -> None:
+    world = World(n1=1, n2=1, n3=1)
+    for name in ("n2", "n3"):
+        world.gone(name)
+    world.now += 4.0
+    world.tell(Administer(NodeCordoned(at=0.0, node=NodeId("n3"), by="me", reason="new disk")))
+    world.submit(JobAsk(argv=("x",), gpu_milli=1000, cpus_milli=1000, memory_mib=1, indices=(0, 1)))
+    report = explaining.why(world.core, world.job("1"), None, world.now, None)
+    assert (report.gang, report.pending_gangs, report.shortfall, report.position) == (1, 1, 1, 1)
+    assert {c.node: c.blocks for c in report.constraints} == {
+        "n1": ("0 of 1 GPUs are free, 1 are needed",),
+        "n2": ("silent for 4 s",),
+        "n3": ("cordoned: new disk",),
+    }
+    assert verdict(world, "1", 0) == "starts on n1"
+
+
+def test_the_queue_shows_tenants_their_own_names_only() -> None:
+    world = World(n1=1)
+    tenants(world, "a", "b")
+    world.tell(Administer(QueueSet(at=0.0, queue=Queue(QueueName("q")), by="t"), create=True))
+    for name, tenant in (("holder", "a"), ("mine", "a"), ("theirs", "b")):
+        world.submit(JobAsk(name=name, argv=("x",), tenant=tenant, queue="q", gpu_milli=1000))
+    world.now += 5.0
+    lines = explaining.queue(world.core, world.now, 10, A)
+    assert {(line.tenant, line.name, str(line.key)) for line in lines} == {("a", "mine", "2.0"), ("b", "", "-.0")}
+    assert [line.waited_s for line in lines] == [5.0, 5.0]
+    assert [line.position for line in explaining.queue(world.core, world.now, 1, None)] == [1]
