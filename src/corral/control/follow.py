@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.control.access import Access, scope
 from corral.control.shell import ControlShell
@@ -95,40 +96,42 @@ class _Part(msgspec.Struct, frozen=True):
         return gang.incarnation == incarnation and gang.tasks[self.rank].state.holds
 
 
+class LogStart(msgspec.Struct, frozen=True):
+    """Where in the logs of a task to begin: ``offset`` in that of ``incarnation`` (``None``: the newest)."""
+
+    rank: int
+    offset: int = 0
+    incarnation: int | None = None
+
+
 async def follow_log(
-    shell: ControlShell,
-    store: Store,
-    access: Access,
-    who: Principal,
-    ref: str,
-    rank: int,
-    offset: int,
-    *,
-    follow: bool,
+    shell: ControlShell, store: Store, access: Access, who: Principal, ref: str, start: LogStart, *, follow: bool
 ) -> AsyncIterator[LogChunk]:
-    """Yield one task's log: its newest incarnation, and when followed every later one until the gang ended."""
+    """Yield one task's log: of one incarnation, and when followed of every later one until the gang ended."""
     found = await access.find(who, ref)
-    job = found.job
+    job, rank = found.job, start.rank
     if rank not in range(job.spec.shape.ranks):
         raise NotFound(f"job {job.id} has no rank {rank}", hint=f"ranks are 0 to {job.spec.shape.ranks - 1}")
     part = _Part(job, found.gang or 0, rank)
     subscriber = shell.feed.subscribe(job.id, None, part.gang)
     try:
         over = job.gangs[part.gang].state.ended
-        shown = 0
-        place = part.place or await _last_place(shell, store, part)
+        shown, first = 0, start.incarnation
+        places = await _places(shell, store, part, start, follow=follow)
         while True:
-            if place is not None and place[1] > shown:
-                node, shown = place
+            for node, incarnation in places:
+                if incarnation <= shown:
+                    continue
+                shown, first = incarnation, first if first is not None else incarnation
+                offset = start.offset if incarnation == first else 0
                 async for chunk in _one_log(shell, part, node, shown, offset, follow=follow):
-                    yield chunk
-                offset = 0
+                    yield replace(chunk, incarnation=shown)
             if not follow or over:
                 return
             entry = await subscriber.queue.get()
             fact = entry.fact if entry is not None else None
             over = fact is None or isinstance(fact, GangEnded | JobEnded)
-            place = (fact.placements[rank].node, fact.incarnation) if isinstance(fact, GangPlaced) else None
+            places = [(fact.placements[rank].node, fact.incarnation)] if isinstance(fact, GangPlaced) else []
     finally:
         shell.feed.unsubscribe(subscriber)
 
@@ -156,11 +159,23 @@ async def _one_log(
             await asyncio.sleep(LOG_APPEARS_S)
 
 
-async def _last_place(shell: ControlShell, store: Store, part: _Part) -> tuple[NodeId, int] | None:
-    """Return the last place of a gang that waits again (its tasks hold no placement any more)."""
-    found = None
-    for entry in await shell.read(store.entries_of_job, part.job.id):
-        fact = entry.fact
-        if isinstance(fact, GangPlaced) and fact.gang == part.gang:
-            found = (fact.placements[part.rank].node, fact.incarnation)
-    return found
+async def _places(
+    shell: ControlShell, store: Store, part: _Part, start: LogStart, *, follow: bool
+) -> list[tuple[NodeId, int]]:
+    """Return (node, incarnation) of the logs to begin with, in order.
+
+    A gang that waits again holds no placement any more, and an older start is told by its facts alone.
+    """
+    newest = part.place
+    if start.incarnation is None and newest is not None:
+        return [newest]
+    found = [
+        (entry.fact.placements[part.rank].node, entry.fact.incarnation)
+        for entry in await shell.read(store.entries_of_job, part.job.id)
+        if isinstance(entry.fact, GangPlaced) and entry.fact.gang == part.gang
+    ]
+    if start.incarnation is None:
+        return found[-1:]
+    if newest is not None and newest not in found:
+        found.append(newest)
+    return [place for place in found if place[1] == start.incarnation or (follow and place[1] > start.incarnation)]

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from corral.control import explaining, reports
 from corral.control.access import Access, digest_of, require_admin, scope
 from corral.control.accounts import HOUR_S, listed_job
-from corral.control.follow import follow_changes, follow_log
+from corral.control.follow import LogStart, follow_changes, follow_log
 from corral.control.inputs import Administer, Cancel, EndedJob, Quiesce, Submit
 from corral.control.shell import ControlShell
 from corral.control.submission import names_within
@@ -186,10 +186,11 @@ class ControllerPool:
         return follow_changes(self._shell, self._store, self._access, who, ref, after_seq)
 
     def follow_log(
-        self, who: Principal, ref: str, *, rank: int | None, offset: int, follow: bool
+        self, who: Principal, ref: str, *, rank: int | None, offset: int, follow: bool, incarnation: int | None = None
     ) -> AsyncIterator[LogChunk]:
         """Yield the log of one task."""
-        return follow_log(self._shell, self._store, self._access, who, ref, rank or 0, offset, follow=follow)
+        start = LogStart(rank or 0, offset, incarnation)
+        return follow_log(self._shell, self._store, self._access, who, ref, start, follow=follow)
 
     # ---- the pool --------------------------------------------------------------------------------------------------
 

@@ -26,12 +26,13 @@ class LogChunk(msgspec.Struct, frozen=True):
     """A piece of a task's log: ``data`` starts at byte ``offset``; ``complete`` when the task ended and no more comes.
 
     Offsets count from the task's first byte, over rotations; bytes rotated away are skipped: then ``offset`` is larger
-    than asked.
+    than asked. ``incarnation`` is whose log it is: each start of a task has one of its own (``None``: not told).
     """
 
     offset: int
     data: bytes
     complete: bool
+    incarnation: int | None = None
 
 
 class Engine(Protocol):

@@ -83,9 +83,13 @@ class Pool(Protocol):
         """Yield journaled facts (of one job, or of all that the principal may see) from ``after_seq`` on, live."""
 
     def follow_log(
-        self, who: Principal, ref: str, *, rank: int | None, offset: int, follow: bool
+        self, who: Principal, ref: str, *, rank: int | None, offset: int, follow: bool, incarnation: int | None = None
     ) -> AsyncIterator[LogChunk]:
-        """Yield the log of one task: rank 0 unless told, newest incarnation; over restarts when followed."""
+        """Yield the log of one task: rank 0 unless told; over restarts when followed.
+
+        ``offset`` counts in the log of ``incarnation`` (``None``: the newest); those after it are read from their
+        beginning. Every chunk tells its incarnation.
+        """
 
     async def nodes(self, who: Principal) -> tuple[NodeReport, ...]:
         """Return all nodes. A user sees foreign holders without their names."""

@@ -93,9 +93,11 @@ def test_a_stream_ends_with_the_pool(state_dir: Path) -> None:
     live(scenario, state_dir)
 
 
-async def log(house: House, ref: str, *, follow: bool, offset: int = 0, rank: int | None = None) -> bytes:
+async def log(
+    house: House, ref: str, *, follow: bool, offset: int = 0, rank: int | None = None, incarnation: int | None = None
+) -> bytes:
     who: Principal = ADMIN
-    chunks = house.pool.follow_log(who, ref, rank=rank, offset=offset, follow=follow)
+    chunks = house.pool.follow_log(who, ref, rank=rank, offset=offset, follow=follow, incarnation=incarnation)
     return b"".join([chunk.data async for chunk in chunks])
 
 
@@ -122,6 +124,37 @@ def test_a_log_is_followed_over_restarts_to_the_end(state_dir: Path) -> None:
         assert not house.shell.feed._subscribers
         assert await log(house, "1", follow=False) == b"third"
         assert await log(house, "1", follow=True, offset=2) == b"ird"
+        await house.stop()
+
+    live(scenario, state_dir)
+
+
+def test_a_log_is_resumed_in_the_incarnation_that_was_read(state_dir: Path) -> None:
+    """The reader lost its connection in the first life; two more have passed when it is back."""
+
+    async def scenario(house: House) -> None:
+        await house.start("n1")
+        await house.submit(JobAsk(argv=("x",), gpu_milli=1000, max_restarts=2))
+
+        async def lives(times: int) -> None:
+            await house.until(lambda: house.engine.runs("1") == times)
+            await house.running_task("1")
+
+        for life, data in ((1, b"first "), (2, b"second "), (3, b"third")):
+            await lives(life)
+            house.engine.write("n1", TASK, life, data, complete=True)
+            if life < 3:
+                house.engine.end("1", code=1)
+        assert await log(house, "1", follow=False, offset=3, incarnation=1) == b"st "
+        assert await log(house, "1", follow=False, offset=6, incarnation=1) == b""
+        following = [asyncio.create_task(log(house, "1", follow=True, offset=3, incarnation=n)) for n in (1, 3, 9)]
+        await house.until(lambda: len(house.shell.feed._subscribers) == 3)
+        house.engine.end("1")
+        # An incarnation that never was has nothing, and what comes after it is yet to come.
+        assert await asyncio.gather(*following) == [b"st second third", b"rd", b""]
+        assert await log(house, "1", follow=True, offset=2, incarnation=2) == b"cond third"
+        chunks = house.pool.follow_log(ADMIN, "1", rank=None, offset=0, follow=True, incarnation=2)
+        assert [(chunk.incarnation, chunk.offset) async for chunk in chunks] == [(2, 0), (3, 0)]
         await house.stop()
 
     live(scenario, state_dir)
