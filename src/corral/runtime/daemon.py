@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -13,15 +14,16 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 import uvicorn
+from msgspec.structs import replace
 
 import corral
 from corral.agent.nodefiles import NodeFiles
 from corral.api.app import begin_stop, create_app
+from corral.api.protocol import BoundedHttp
 from corral.appmaster.core import AppMasterCore
 from corral.control.access import digest_of
 from corral.control.config import ControlConfig
@@ -30,7 +32,15 @@ from corral.control.inputs import Administer
 from corral.control.pool import ControllerPool, Identity
 from corral.control.shell import ControlShell
 from corral.engines.local import LocalEngine
-from corral.model.errors import CorralError, InsecureBinding, PortTaken, StateUnusable
+from corral.model.errors import (
+    CorralError,
+    IllegalTransition,
+    InsecureBinding,
+    InvalidField,
+    PortTaken,
+    StateUnusable,
+    Unavailable,
+)
 from corral.model.events import NodeRemoved, TokenIssued
 from corral.model.ids import DEFAULT_TENANT, NodeId
 from corral.model.tenant import Role, Token
@@ -40,6 +50,7 @@ from corral.runtime.clock import SteadyClock
 from corral.runtime.faults import FileFaults, NoFaults
 from corral.runtime.options import DEFAULT_PORT
 from corral.runtime.paths import StatePaths
+from corral.runtime.poolfile import load_pool, save_pool
 from corral.runtime.settings import Settings, load_settings
 from corral.runtime.supervisor import EXIT_CONFIG
 from corral.storage import SqliteStore
@@ -47,6 +58,9 @@ from corral.storage import SqliteStore
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 BACKLOG = 2_048
 RESERVE_BYTES = 4_096
+SERVED_S = 3.0
+APPENDED_S = 10.0
+PRUNE_S = 3_600.0
 log = logging.getLogger("corral.daemon")
 
 
@@ -65,7 +79,7 @@ class _Server(uvicorn.Server):
 
 
 def bind(host: str, port: int | None, *, tls: bool, insecure: bool) -> socket.socket:
-    """Return a listening socket. Raises ``InsecureBinding``, ``PortTaken`` or ``StateUnusable`` (no such address)."""
+    """Return a listening socket. Raises ``InsecureBinding``, ``PortTaken`` or ``InvalidField`` (no such address)."""
     if host not in LOOPBACK and not tls and not insecure:
         raise InsecureBinding(
             f"{host} is not loopback and the API would be readable on the way",
@@ -79,6 +93,8 @@ def bind(host: str, port: int | None, *, tls: bool, insecure: bool) -> socket.so
         listener.bind((host, wanted))
     except OSError as error:
         listener.close()
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise InvalidField(f"cannot listen on {host}: {(error.strerror or '').lower()}", field="--host") from None
         if port is None and wanted:
             return bind(host, 0, tls=tls, insecure=insecure)
         if isinstance(error, PermissionError):
@@ -90,19 +106,22 @@ def bind(host: str, port: int | None, *, tls: bool, insecure: bool) -> socket.so
     return listener
 
 
-def ensure_token(paths: StatePaths) -> str:
-    """Return the local admin secret, made at the first start (mode 0600)."""
-    try:
-        descriptor = os.open(paths.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
+def local_token(paths: StatePaths, known: Collection[str]) -> str:
+    """Return the local admin secret (mode 0600): the one in its file if its digest is known, else a new one.
+
+    A secret that was revoked, or that comes from elsewhere, never becomes valid by a restart.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        paths.token.chmod(0o600)
         secret = paths.token.read_text().strip()
-        if secret:
-            paths.token.chmod(0o600)
+        if digest_of(secret) in known:
             return secret
-        descriptor = os.open(paths.token, os.O_WRONLY | os.O_TRUNC)
     secret = f"corral_{secrets.token_urlsafe(32)}"
-    with os.fdopen(descriptor, "w") as file:
+    new = paths.token.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(f"{secret}\n")
+    new.rename(paths.token)
     return secret
 
 
@@ -119,12 +138,33 @@ def control_config(settings: Settings) -> ControlConfig:
     )
 
 
+def fault_of(task: asyncio.Task[None]) -> BaseException | None:
+    """Return what a task that is done died of, as the daemon has to die of it.
+
+    A transition that is illegal now is a bug in memory, not in the journal: the daemon is to be started again, which
+    folds the journal anew, and not to be given up as when the journal itself does not fold.
+    """
+    error = None if task.cancelled() else task.exception()
+    return (
+        RuntimeError(f"the controller broke its own rules: {error}") if isinstance(error, IllegalTransition) else error
+    )
+
+
+@contextlib.contextmanager
+def writing(paths: StatePaths) -> Iterator[None]:
+    """Raise ``StateUnusable`` where the state directory cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise StateUnusable(f"cannot write in {paths.root}: {error.strerror or error}") from error
+
+
 class Daemon:
     """One run of the daemon on one state directory."""
 
     def __init__(self, root: Path) -> None:
         self.paths = StatePaths(root)
-        self.options: dict[str, Any] = json.loads(self.paths.pool.read_text())
+        self.asked = load_pool(self.paths.pool)
         self.settings = load_settings(root)
         self.store = SqliteStore(self.paths.store)
         self.stop = asyncio.Event()
@@ -135,26 +175,32 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop.set)
         keep_reserve(self.paths)
-        secret = ensure_token(self.paths)
         listener = self._bind()
-        self.store.open()
         try:
-            await self._serve(listener, secret)
+            self.store.open()
+            await self._serve(listener)
         finally:
             self.store.close()
             listener.close()
 
     def _bind(self) -> socket.socket:
-        port = self.options["port"]
-        if self.options.get("bound_port"):
-            port = self.options["bound_port"]
-        tls = bool(self.options["tls_cert"])
-        return bind(self.options["host"], port, tls=tls, insecure=self.options["insecure"])
+        asked = self.asked
+        tls = asked.tls_cert is not None
+        if asked.bound_port is None:
+            return bind(asked.host, asked.port, tls=tls, insecure=asked.insecure)
+        # A restart: clients know this port. Somebody else may hold it for a moment.
+        try:
+            return bind(asked.host, asked.bound_port, tls=tls, insecure=asked.insecure)
+        except PortTaken as error:
+            if asked.port:
+                raise Unavailable(error.refusal.message, hint="the daemon tries again") from None
+            log.warning("%s; taking another one", error.refusal.message)
+            return bind(asked.host, 0, tls=tls, insecure=asked.insecure)
 
-    async def _serve(self, listener: socket.socket, secret: str) -> None:
+    async def _serve(self, listener: socket.socket) -> None:
         shell = self._shell()
-        self._first_inputs(shell, secret)
-        scheme = "https" if self.options["tls_cert"] else "http"
+        self._first_inputs(shell)
+        scheme = "https" if self.asked.tls_cert else "http"
         host, port = listener.getsockname()[:2]
         url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         identity = Identity(corral.__version__, os.getpid(), url, shell.clock.now())
@@ -165,16 +211,19 @@ class Daemon:
         serving = asyncio.create_task(server.serve([listener]), name="api")
         stopping = asyncio.create_task(self.stop.wait(), name="stop")
         pruning = asyncio.create_task(self._prune(shell), name="prune")
-        await server.ready(serving)
-        self._announce(identity, port)
         try:
+            await server.ready(serving)
+            with writing(self.paths):
+                self._announce(identity, port)
             await asyncio.wait({control, serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (pruning, stopping):
                 task.cancel()
             await self._wind_down(shell, server, control, serving)
-        if control.done() and not control.cancelled() and control.exception() is not None:
-            raise control.exception()  # type: ignore[misc]
+        for task in (control, serving):
+            fault = fault_of(task)
+            if fault is not None:
+                raise fault
 
     async def _wind_down(
         self, shell: ControlShell, server: _Server, control: asyncio.Task[None], serving: asyncio.Task[None]
@@ -183,12 +232,13 @@ class Daemon:
         server.should_exit = True
         shell.accepting = False
         shell.feed.close()
-        with contextlib.suppress(TimeoutError, asyncio.CancelledError):
-            await asyncio.wait_for(serving, 3.0)
-        if not control.done():
-            control.cancel()
-            with contextlib.suppress(asyncio.CancelledError, CorralError):
-                await control
+        # Answers first, then what is under way to the journal; neither for ever.
+        await asyncio.wait({serving}, timeout=SERVED_S)
+        shell.end()
+        await asyncio.wait({control}, timeout=APPENDED_S)
+        for task in (serving, control):
+            task.cancel()
+        await asyncio.gather(serving, control, return_exceptions=True)
         await shell.engine.stop()
         await shell.close()
 
@@ -196,24 +246,23 @@ class Daemon:
         epoch = self.store.acquire_leadership()
         recovered = self.store.recover()
         core = ControlCore(recovered, control_config(self.settings), AppMasterCore, epoch)
-        state = core.book.state
-        for tenant, key, job, digest in self.store.idempotency_keys(limit=100_000):
-            if f"{tenant}\0{key}" not in state.keys:
-                state.remember_key(tenant, key, job, digest or None)  # type: ignore[arg-type]
         engine = LocalEngine(self.paths.engine_socket, self.paths.root, NodeFiles())
         last = recovered.entries[-1].seq if recovered.entries else recovered.snapshot_seq
-        return ControlShell(core, self.store, engine, SteadyClock(state.at), self._faults(), last_seq=last)
+        return ControlShell(core, self.store, engine, SteadyClock(core.book.state.at), self._faults(), last_seq=last)
 
     def _faults(self) -> FaultPoints:
-        directory = self.options["fault_dir"]
+        directory = self.asked.fault_dir
         return FileFaults(Path(directory)) if directory else NoFaults()
 
-    def _first_inputs(self, shell: ControlShell, secret: str) -> None:
+    def _first_inputs(self, shell: ControlShell) -> None:
         state, now = shell.core.book.state, shell.clock.now()
-        if all(token.digest != digest_of(secret) for token in state.tokens.values()):
-            token = Token(secrets.token_hex(4), digest_of(secret), DEFAULT_TENANT, Role.ADMIN, now, "local")
+        known = {token.digest for token in state.tokens.values()}
+        with writing(self.paths):
+            digest = digest_of(local_token(self.paths, known))
+        if digest not in known:
+            token = Token(secrets.token_hex(4), digest, DEFAULT_TENANT, Role.ADMIN, now, "local")
             shell.tell(Administer(TokenIssued(at=now, token=token, by="local")))
-        expected = set(self.options["agents"])
+        expected = self.asked.agents.keys()
         for name, held in state.held.items():
             if name not in expected and not held.gangs:
                 shell.tell(Administer(NodeRemoved(at=now, node=NodeId(name), by="local")))
@@ -223,7 +272,7 @@ class Daemon:
         config = uvicorn.Config(
             self.app,
             loop="none",
-            http="httptools",
+            http=BoundedHttp,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -231,8 +280,8 @@ class Daemon:
             server_header=False,
             timeout_graceful_shutdown=2,
             timeout_keep_alive=75,
-            ssl_certfile=self.options["tls_cert"],
-            ssl_keyfile=self.options["tls_key"],
+            ssl_certfile=self.asked.tls_cert,
+            ssl_keyfile=self.asked.tls_key,
         )
         try:
             config.load()
@@ -240,15 +289,21 @@ class Daemon:
             raise StateUnusable(f"the TLS certificate or key cannot be used: {error}") from None
         return _Server(config)
 
-    @staticmethod
-    def _end_pool() -> None:
-        """Tell the supervisor, whose child this is, to end the pool."""
-        os.kill(os.getppid(), signal.SIGTERM)
+    def _end_pool(self) -> None:
+        """Tell the supervisor, whose child this is, to end the pool; without one, end alone."""
+        with contextlib.suppress(OSError, ValueError):
+            if int(self.paths.supervisor_pid.read_text()) == os.getppid():
+                os.kill(os.getppid(), signal.SIGTERM)
+                return
+        self.stop.set()
 
     async def _prune(self, shell: ControlShell) -> None:
         while True:
-            await shell.prune(self.settings.history_retention_s)
-            await asyncio.sleep(3_600.0)
+            try:
+                await shell.prune(self.settings.history_retention_s)
+            except CorralError as error:
+                log.warning("old journal entries stay for now: %s", error)
+            await asyncio.sleep(PRUNE_S)
 
     def _announce(self, identity: Identity, port: int) -> None:
         document = {
@@ -257,16 +312,15 @@ class Daemon:
             "port": port,
             "started_at": identity.started_at,
             "version": identity.version,
-            "tls_cert": self.options["tls_cert"],
+            "tls_cert": self.asked.tls_cert,
         }
         new = self.paths.daemon.with_suffix(".new")
         new.write_text(json.dumps(document))
         new.rename(self.paths.daemon)
-        if self.options.get("bound_port") != port:
-            self.options["bound_port"] = port
-            new = self.paths.pool.with_suffix(".new")
-            new.write_text(json.dumps(self.options, indent=2))
-            new.rename(self.paths.pool)
+        if self.asked.bound_port != port:
+            self.asked = replace(self.asked, bound_port=port)
+            save_pool(self.paths.pool, self.asked)
+        self.paths.failure.unlink(missing_ok=True)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -34,11 +34,13 @@ from corral.model.errors import (
 from corral.model.ids import NodeId
 from corral.runtime.options import PoolInfo, PoolOptions, StopReport
 from corral.runtime.paths import StatePaths
+from corral.runtime.poolfile import PoolFile, save_pool
 from corral.runtime.settings import Settings, load_settings
 
 START_S = 30.0
 STOP_S = 30.0
 POLL_S = 0.02
+PID_WRITTEN_S = 2.0
 NODES_MAX = 4_096
 GPUS_PER_NODE = 8
 
@@ -124,14 +126,21 @@ def prepare(paths: StatePaths) -> None:
 
 def running_supervisor(paths: StatePaths) -> int | None:
     """Return the pid of the living supervisor: the one that holds the lock. A stale pid file counts for nothing."""
+    deadline = time.monotonic() + PID_WRITTEN_S
     try:
-        with paths.supervisor_pid.open("r+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return int(file.read().strip() or 0)
-    except (FileNotFoundError, ValueError):
-        return None
+        while time.monotonic() < deadline:
+            with paths.supervisor_pid.open("r+") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    return None
+                except BlockingIOError:
+                    text = file.read().strip()
+            if text.isdecimal():
+                return int(text)
+            # It holds the lock and is about to write its pid.
+            time.sleep(POLL_S)
+    except FileNotFoundError:
+        pass
     return None
 
 
@@ -145,25 +154,17 @@ def write_pool(paths: StatePaths, options: PoolOptions, settings: Settings) -> N
         place = config.node_dir / "node.json"
         save(config, place)
         agents[config.node] = str(place)
-    previous = _previous_port(paths, options)
-    document: dict[str, Any] = {
-        "host": options.host,
-        "port": options.port,
-        "bound_port": previous,
-        "tls_cert": str(options.tls_cert.absolute()) if options.tls_cert else None,
-        "tls_key": str(options.tls_key.absolute()) if options.tls_key else None,
-        "insecure": options.insecure,
-        "fault_dir": str(options.fault_dir.absolute()) if options.fault_dir else None,
-        "fork_socket": str(paths.fork_socket),
-        "agents": agents,
-    }
-    paths.pool.write_text(json.dumps(document, indent=2))
-
-
-def _previous_port(paths: StatePaths, options: PoolOptions) -> int | None:
-    """A restart of the daemon keeps its port; a new ``up`` chooses anew."""
-    del paths, options
-    return None
+    pool = PoolFile(
+        host=options.host,
+        port=options.port,
+        tls_cert=str(options.tls_cert.absolute()) if options.tls_cert else None,
+        tls_key=str(options.tls_key.absolute()) if options.tls_key else None,
+        insecure=options.insecure,
+        fault_dir=str(options.fault_dir.absolute()) if options.fault_dir else None,
+        fork_socket=str(paths.fork_socket),
+        agents=agents,
+    )
+    save_pool(paths.pool, pool)
 
 
 def agent_configs(paths: StatePaths, options: PoolOptions, settings: Settings) -> list[AgentConfig]:

@@ -1,9 +1,9 @@
 """The supervisor of a pool on this machine: keeps fork server, daemon and agents alive. Standard library only.
 
 It owns no state and no task. It holds a lock on its pid file for as long as it lives, so that a second one cannot
-start, and ends when told by SIGTERM: agents first, then the daemon, then (unless tasks are left to run, who do not
-need it) the fork server. A daemon that refuses to start for good says so by its exit code (78, EX_CONFIG): then the
-supervisor ends too, and the reason is in ``failure.json``.
+start, and ends when told by SIGTERM: agents first, then the daemon, then the fork server (tasks that are left to run
+do not need it: each has its shim). A daemon that refuses to start for good says so by its exit code (78, EX_CONFIG):
+then the supervisor ends too, and the reason is in ``failure.json``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 5.0
 STEADY_S = 10.0
 STOP_S = 5.0
+LOCK_S = 0.5
+LOCK_AGAIN_S = 0.01
 
 
 PR_SET_PDEATHSIG = 1
@@ -121,7 +123,17 @@ class Child:
 def lock_pid_file(path: Path) -> IO[str]:
     """Take the lock of the pid file and write our pid. Raises ``BlockingIOError`` when another supervisor lives."""
     file = path.open("a+")
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    deadline = time.monotonic() + LOCK_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            # Who asks whether a supervisor runs holds the lock for a moment.
+            if time.monotonic() >= deadline:
+                file.close()
+                raise
+            time.sleep(LOCK_AGAIN_S)
     file.seek(0)
     file.truncate()
     file.write(f"{os.getpid()}\n")

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from corral.control.access import digest_of
 from corral.model.errors import CorralError, InsecureBinding, InvalidField, PortTaken, StateUnusable
-from corral.runtime.daemon import bind, ensure_token
+from corral.runtime.daemon import bind, local_token
 from corral.runtime.launcher import check_options, prepare, running_supervisor
 from corral.runtime.options import PoolOptions
 from corral.runtime.paths import SOCKET_PATH_BYTES_MAX, StatePaths
@@ -85,13 +86,13 @@ def test_beyond_loopback_needs_tls_or_a_word() -> None:
 
 def test_the_token_is_made_once_and_kept_private(state_dir: Path) -> None:
     paths = StatePaths(state_dir)
-    secret = ensure_token(paths)
+    secret = local_token(paths, ())
     assert paths.token.stat().st_mode & 0o777 == 0o600
     paths.token.chmod(0o644)
-    assert ensure_token(paths) == secret
+    assert local_token(paths, {digest_of(secret)}) == secret
     assert paths.token.stat().st_mode & 0o777 == 0o600
     paths.token.write_text("")
-    assert ensure_token(paths) not in ("", secret)
+    assert local_token(paths, {digest_of(secret)}) not in ("", secret)
 
 
 BAD_SETTINGS: list[tuple[str, str]] = [

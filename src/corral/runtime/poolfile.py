@@ -1,0 +1,43 @@
+"""``pool.json``: what ``corral up`` asked for, for the supervisor, the daemon and whoever looks after them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from corral.model.errors import StateUnusable
+
+
+class PoolFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of ``pool.json``. Fields are only ever added, with a default: a daemon may be newer than its pool.
+
+    ``port`` is what was asked for (0: any free one, ``None``: the default one if it is free), ``bound_port`` what the
+    daemon got: its restarts keep it. ``agents`` are the configurations (paths) by node. The supervisor, which lives on
+    the standard library alone, reads ``fork_socket`` and ``agents`` by name.
+    """
+
+    host: str
+    fork_socket: str
+    agents: dict[str, str]
+    port: int | None = None
+    bound_port: int | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    insecure: bool = False
+    fault_dir: str | None = None
+
+
+def load_pool(path: Path) -> PoolFile:
+    """Read the file. Raises ``StateUnusable`` when it is missing or damaged."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=PoolFile)
+    except (OSError, msgspec.DecodeError) as error:
+        raise StateUnusable(f"{path} cannot be read: {error}", hint="`corral up` writes it anew") from None
+
+
+def save_pool(path: Path, pool: PoolFile) -> None:
+    """Write the file: whole, or not at all. Raises ``OSError``."""
+    new = path.with_suffix(".new")
+    new.write_bytes(msgspec.json.format(msgspec.json.encode(pool), indent=2))
+    new.rename(path)
