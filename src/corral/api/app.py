@@ -23,10 +23,11 @@ PREFIX = "/v1"
 DESCRIPTION = """\
 Many GPU servers, one pool: submit jobs, follow them, and learn why they wait.
 
-Every request but `/v1/health` carries `Authorization: Bearer TOKEN`. Bodies are JSON of at most 4 MiB. Whatever is
-refused is answered with a problem document (`application/problem+json`) whose `code` never changes its meaning;
-`retryable` says whether the same call may succeed later. Times are seconds since the epoch, devices are counted in
-milli-GPUs, CPUs in milli-cores, memory in MiB. Fields are only ever added: ignore those that you do not know.
+Every request carries `Authorization: Bearer TOKEN`, but for `/v1/health` and this description. Bodies are JSON of at
+most 4 MiB, request line and headers at most 64 KiB. Whatever is refused is answered with a problem document
+(`application/problem+json`) whose `code` never changes its meaning; `retryable` says whether the same call may succeed
+later. Times are seconds since the epoch, devices are counted in milli-GPUs, CPUs in milli-cores, memory in MiB. Fields
+are only ever added: ignore those that you do not know.
 """
 
 

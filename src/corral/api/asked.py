@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -18,11 +20,20 @@ from corral.wire.v1.problem import MEDIA_TYPE
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """An authenticated request."""
+    """An authenticated request. ``still`` raises ``Unauthenticated`` once the token is refused."""
 
     pool: Pool
     who: Principal
     stopping: Stopping
+    still: Callable[[], object]
+
+
+def bearer_secret(authorization: str) -> str:
+    """Return the secret of an ``Authorization`` header. Raises ``Unauthenticated`` when there is none in it."""
+    scheme, _, secret = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not secret.strip():
+        raise Unauthenticated("there is no token", hint="send Authorization: Bearer TOKEN")
+    return secret.strip()
 
 
 class BearerToken(HTTPBearer):
@@ -33,12 +44,10 @@ class BearerToken(HTTPBearer):
 
     async def __call__(self, request: HTTPConnection) -> Asked:  # type: ignore[override]
         """Return who asks. Raises ``Unauthenticated``."""
-        scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not secret.strip():
-            raise Unauthenticated("there is no token", hint="send Authorization: Bearer TOKEN")
         state = request.app.state
         pool: Pool = state.pool
-        return Asked(pool, pool.authenticate(secret.strip()), state.stopping)
+        secret = bearer_secret(request.headers.get("authorization", ""))
+        return Asked(pool, pool.authenticate(secret), state.stopping, partial(pool.authenticate, secret))
 
 
 AskedNow = Annotated[Asked, Depends(BearerToken())]

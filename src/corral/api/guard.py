@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from corral.api.asked import bearer_secret
 from corral.api.problems import problem_response
 from corral.model.errors import CorralError, UsageError
 from corral.wire.document import shown
@@ -12,9 +13,10 @@ BODY_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Guard:
-    """Refuses bodies over 4 MiB (413) and bodies that are not declared as JSON (415).
+    """Refuses bodies without a known token (401), over 4 MiB (413), and those that are not declared as JSON (415).
 
-    The content type is required because a browser cannot send it to another origin without asking first.
+    The token is looked at here, too: FastAPI reads a body before it asks who sent it. The content type is required
+    because a browser cannot send it to another origin without asking first.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -30,6 +32,11 @@ class Guard:
         chunked = b"transfer-encoding" in headers
         if length in {b"0", b""} and not chunked:
             await self.app(scope, receive, send)
+            return
+        try:
+            scope["app"].state.pool.authenticate(bearer_secret(headers.get(b"authorization", b"").decode("latin-1")))
+        except CorralError as refused:
+            await self._refuse(refused, None, scope, receive, send)
             return
         kind = headers.get(b"content-type", b"").decode("latin-1")
         if kind.partition(";")[0].strip().lower() != "application/json":
@@ -66,14 +73,14 @@ class Guard:
         await self.app(scope, replay, send)
 
     @staticmethod
-    async def _refuse(error: CorralError, status: int, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _refuse(error: CorralError, status: int | None, scope: Scope, receive: Receive, send: Send) -> None:
         response = problem_response(error, status)
         # What was not read of the body must not be taken for the next request.
         response.headers["Connection"] = "close"
         await response(scope, receive, send)
 
 
-_LOOKED_AT = frozenset({b"content-length", b"content-type", b"transfer-encoding"})
+_LOOKED_AT = frozenset({b"authorization", b"content-length", b"content-type", b"transfer-encoding"})
 
 
 def _too_large() -> UsageError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.responses import Response
@@ -48,16 +48,24 @@ class EventStream(Response):
     """Sends what ``source`` yields (whole events, see :func:`event`) until it ends, the client leaves or we stop.
 
     A source that ends is followed by ``event: end``; a stream that breaks off without one is to be resumed by
-    ``Last-Event-ID``. A refusal after the start is sent as ``event: problem``.
+    ``Last-Event-ID``. A refusal after the start is sent as ``event: problem``; ``still`` is asked before each event and
+    heartbeat, and refuses once the caller may no longer read.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, source: AsyncGenerator[bytes], stopping: Stopping, heartbeat_s: float = HEARTBEAT_S) -> None:
+    def __init__(
+        self,
+        source: AsyncGenerator[bytes],
+        stopping: Stopping,
+        still: Callable[[], object],
+        heartbeat_s: float = HEARTBEAT_S,
+    ) -> None:
         super().__init__(None, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._source = source
         self._stopping = stopping
+        self._still = still
         self._heartbeat_s = heartbeat_s
         self._first: asyncio.Task[bytes] | None = None
 
@@ -85,7 +93,7 @@ class EventStream(Response):
                 )
                 if leaving.done() or stopping.done():
                     break
-                piece, more = _piece(upcoming)
+                piece, more = self._piece(upcoming)
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
                 if not more:
                     break
@@ -96,23 +104,21 @@ class EventStream(Response):
             await _ended(upcoming, leaving, stopping)
             await self._source.aclose()
 
+    def _piece(self, upcoming: asyncio.Task[bytes]) -> tuple[bytes, bool]:
+        """Return what to send for the next event as it is now, and whether more may follow."""
+        try:
+            self._still()
+            return (upcoming.result() if upcoming.done() else b": heartbeat\n\n"), True
+        except StopAsyncIteration:
+            return event(b"{}", "end"), False
+        except CorralError as error:
+            return event(Problem.of_error(error).json_bytes(), "problem"), False
+
 
 def event(data: bytes, kind: str, id_: str | None = None) -> bytes:
     """Return one event; ``data`` is JSON on one line."""
     id_line = f"id: {id_}\n".encode() if id_ is not None else b""
     return b"event: %s\n%sdata: %s\n\n" % (kind.encode(), id_line, data)
-
-
-def _piece(upcoming: asyncio.Task[bytes]) -> tuple[bytes, bool]:
-    """Return what to send for the next event as it is now, and whether more may follow."""
-    if not upcoming.done():
-        return b": heartbeat\n\n", True
-    try:
-        return upcoming.result(), True
-    except StopAsyncIteration:
-        return event(b"{}", "end"), False
-    except CorralError as error:
-        return event(Problem.of_error(error).json_bytes(), "problem"), False
 
 
 async def closing(source: AsyncIterator[T]) -> AsyncGenerator[T]:

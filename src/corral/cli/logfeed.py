@@ -82,15 +82,15 @@ class LogFeed:
 
     def _read(self, task: TaskKey) -> None:
         """Put the log of one task into the queue, to its end."""
-        ref, offset = str(task.gang_key), 0
+        ref, place = str(task.gang_key), Place()
         try:
             if self._tail is not None:
-                data, offset = tail_of(self._client.logs(ref, rank=task.rank), self._tail)
+                data, place = tail_of(self._client.logs(ref, rank=task.rank), self._tail)
                 self._queue.put(LogPiece(task, data))
-            for chunk in self._client.logs(ref, rank=task.rank, offset=offset, follow=True):
-                # A task that was started again begins a log of its own at 0.
-                skipped = max(0, chunk.offset - offset)
-                offset = chunk.offset + len(chunk.data)
+            for chunk in self._client.logs(
+                ref, rank=task.rank, incarnation=place.incarnation, offset=place.offset, follow=True
+            ):
+                skipped, place = place.moved(chunk)
                 if chunk.data or skipped:
                     self._queue.put(LogPiece(task, chunk.data, skipped))
         except NotFound:
@@ -101,18 +101,36 @@ class LogFeed:
             self._queue.put(LogPiece(task, None))
 
 
-def tail_of(chunks: Iterable[LogChunk], lines: int) -> tuple[bytes, int]:
-    """Return the last lines of a log and the offset of its end."""
-    kept, end = b"", 0
+class Place(NamedTuple):
+    """How far the logs of a task are read: ``offset`` in that of ``incarnation`` (``None``: not told yet)."""
+
+    incarnation: int | None = None
+    offset: int = 0
+
+    def moved(self, chunk: LogChunk) -> tuple[int, Place]:
+        """Return (bytes that were rotated away before a piece, the place after it).
+
+        A task that was started again begins a log of its own at 0.
+        """
+        same = self.incarnation in {None, chunk.incarnation}
+        skipped = max(0, chunk.offset - (self.offset if same else 0))
+        return skipped, Place(chunk.incarnation, chunk.offset + len(chunk.data))
+
+
+def tail_of(chunks: Iterable[LogChunk], lines: int) -> tuple[bytes, Place]:
+    """Return the last lines of a log and its end."""
+    kept, trim_at, place = bytearray(), TAIL_TRIM_BYTES, Place()
     for chunk in chunks:
         kept += chunk.data
-        end = chunk.offset + len(chunk.data)
-        if len(kept) > TAIL_TRIM_BYTES:
-            kept = last_lines(kept, lines)
-    return last_lines(kept, lines), end
+        _, place = place.moved(chunk)
+        if len(kept) > trim_at:
+            # Very many lines may be wanted: what is kept is looked through again only once it has doubled.
+            kept = bytearray(last_lines(kept, lines))
+            trim_at = max(TAIL_TRIM_BYTES, 2 * len(kept))
+    return bytes(last_lines(kept, lines)), place
 
 
-def last_lines(data: bytes, lines: int) -> bytes:
+def last_lines(data: bytes | bytearray, lines: int) -> bytes | bytearray:
     """Return the last lines of some text; an unfinished last line counts as one."""
     if lines == 0:
         return b""

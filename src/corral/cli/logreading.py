@@ -84,8 +84,8 @@ def _pieces(client: Client, task: TaskKey, tail: int | None) -> Iterator[tuple[b
         if tail is None:
             yield from ((chunk.data, chunk.offset) for chunk in chunks)
         else:
-            data, end = tail_of(chunks, tail)
-            yield data, end - len(data)
+            data, place = tail_of(chunks, tail)
+            yield data, place.offset - len(data)
     except NotFound:
         return
 

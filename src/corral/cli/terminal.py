@@ -35,17 +35,18 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 # A complete control sequence: CSI; OSC, DCS, SOS, PM, APC strings up to BEL or ST; other escapes; 8-bit CSI.
+# No string reaches over the beginning of another sequence: a log of beginnings alone would be read again from each.
 _SEQUENCE = re.compile(
     r"\x1b\[(?P<parameters>[0-?]*)[ -/]*(?P<final>[@-~])"
-    r"|\x1b[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b[\]PX^_][^\x07\x1b\x90\x98\x9b-\x9f]*(?:\x07|\x1b\\|\x9c)"
     r"|\x9b[0-?]*[ -/]*[@-~]"
-    r"|[\x90\x98\x9d-\x9f][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
+    r"|[\x90\x98\x9d-\x9f][^\x07\x1b\x90\x98\x9b-\x9f]*(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"
 )
 # The beginning of one that the next chunk may complete.
 _UNFINISHED = re.compile(
-    r"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c]*\x1b?|[ -/]*)?"
-    r"|[\x90\x98\x9b\x9d-\x9f][^\x07\x1b\x9c]*)\Z"
+    r"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x90\x98\x9b-\x9f]*\x1b?|[ -/]*)?"
+    r"|\x9b[0-?]*[ -/]*|[\x90\x98\x9d-\x9f][^\x07\x1b\x90\x98\x9b-\x9f]*)\Z"
 )
 _CONTROL = re.compile("[\x00-\x07\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]|\x1b")
 _UNFINISHED_CHARACTERS_MAX = 4096

@@ -204,15 +204,25 @@ class Client:
 
         return entries_of(self._caller.call("GET", f"/jobs/{_name(ref)}/history").body)
 
-    def logs(self, ref: str, *, rank: int | None = None, offset: int = 0, follow: bool = False) -> Generator[LogChunk]:
+    def logs(
+        self,
+        ref: str,
+        *,
+        rank: int | None = None,
+        incarnation: int | None = None,
+        offset: int = 0,
+        follow: bool = False,
+    ) -> Generator[LogChunk]:
         """Yield the log of one task in pieces; ``ref`` may be a gang, ``12.3``; ``follow`` waits until the job ended.
 
-        ``offset`` counts bytes from the first; bytes that rotation removed are skipped, as the pieces' offsets show.
+        Each start of a task, an ``incarnation``, has a log of its own: read is the newest, or the one that is named;
+        followed are those after it, too. ``offset`` counts bytes from the first of that log; bytes that rotation
+        removed are skipped, as the pieces' offsets show.
         """
         from corral.client.follow import follow_log, read_log
 
-        path = f"/jobs/{_name(ref)}/log"
-        return (follow_log if follow else read_log)(self._caller, path, rank, offset)
+        query = {"rank": rank, "incarnation": incarnation, "offset": offset}
+        return (follow_log if follow else read_log)(self._caller, f"/jobs/{_name(ref)}/log", query)
 
     def events(self, ref: str | None = None, *, after_seq: int | None = None) -> Generator[JournalEntry]:
         """Yield journaled facts as they happen, of one job or of all; ``after_seq`` begins with older ones."""

@@ -21,13 +21,14 @@ class LogEvent(msgspec.Struct, frozen=True):
 
     offset: int
     complete: bool
+    incarnation: int | None = None
     text: str | None = None
     base64: str | None = None
 
     def chunk(self) -> LogChunk:
         """Return the piece of the log."""
         data = self.text.encode() if self.text is not None else b64decode(self.base64 or "")
-        return LogChunk(self.offset, data, self.complete)
+        return LogChunk(self.offset, data, self.complete, self.incarnation)
 
 
 def events(caller: Caller, path: str, query: Query, last_id: str | None) -> Generator[tuple[str, str, str]]:
@@ -70,18 +71,21 @@ def _problem(data: str) -> CorralError:
     return CorralError.of(decoded(data, Problem).refusal())
 
 
-def follow_log(caller: Caller, path: str, rank: int | None, offset: int) -> Generator[LogChunk]:
+def follow_log(caller: Caller, path: str, query: Query) -> Generator[LogChunk]:
     """Yield a log as it is written."""
-    for _, _, data in events(caller, path, {"rank": rank, "offset": offset, "follow": True}, None):
+    for _, _, data in events(caller, path, {**query, "follow": True}, None):
         yield decoded(data, LogEvent).chunk()
 
 
-def read_log(caller: Caller, path: str, rank: int | None, offset: int) -> Generator[LogChunk]:
-    """Yield what is in a log now, page by page."""
+def read_log(caller: Caller, path: str, query: Query) -> Generator[LogChunk]:
+    """Yield what is in a log now, page by page; all pages are of one incarnation."""
+    query = {**query, "limit": PAGE_BYTES}
     while True:
-        reply = caller.call("GET", path, query={"rank": rank, "offset": offset, "limit": PAGE_BYTES})
+        reply = caller.call("GET", path, query=query)
         if not reply.body:
             return
-        start = int(reply.headers.get("corral-log-offset", offset))
-        yield LogChunk(start, reply.body, reply.headers.get("corral-log-complete") == "true")
-        offset = start + len(reply.body)
+        told = reply.headers.get("corral-log-incarnation")
+        incarnation = int(told) if told is not None else None
+        start = int(reply.headers["corral-log-offset"])
+        yield LogChunk(start, reply.body, reply.headers.get("corral-log-complete") == "true", incarnation)
+        query = {**query, "offset": start + len(reply.body), "incarnation": incarnation}

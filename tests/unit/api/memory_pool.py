@@ -70,7 +70,7 @@ class MemoryPool:
         self.all: dict[str, Job] = {}
         self.keys: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {}
         self.facts: list[tuple[JournalEntry, str | None]] = []
-        self.logs: dict[str, bytearray] = {}
+        self.logs: dict[str, list[bytearray]] = {}
         self.complete: set[str] = set()
         self.changed = asyncio.Event()
         self.tenants_by_id = {name: Tenant(TenantId(name)) for name in ("default", "alice", "bob")}
@@ -94,9 +94,14 @@ class MemoryPool:
         self.changed = asyncio.Event()
 
     def write(self, ref: str, data: bytes, *, complete: bool = False) -> None:
-        self.logs.setdefault(ref, bytearray()).extend(data)
+        self.logs.setdefault(ref, [bytearray()])[-1].extend(data)
         if complete:
             self.complete.add(ref)
+        self.wake()
+
+    def restart(self, ref: str) -> None:
+        """Begin a new incarnation with a log of its own."""
+        self.logs.setdefault(ref, [bytearray()]).append(bytearray())
         self.wake()
 
     def finish(self, ref: str, exit_: TaskExit) -> None:
@@ -237,22 +242,27 @@ class MemoryPool:
             self.open_streams -= 1
 
     async def follow_log(
-        self, who: Principal, ref: str, *, rank: int | None, offset: int, follow: bool
+        self, who: Principal, ref: str, *, rank: int | None, offset: int, follow: bool, incarnation: int | None = None
     ) -> AsyncIterator[LogChunk]:
         job = self._find(who, ref)
         if (rank or 0) >= job.spec.shape.ranks:
             raise NotFound(f"job {job.id} has no rank {rank}")
+        life = incarnation or max(1, len(self.logs.get(job.id, ())))
         self.open_streams += 1
         try:
             while True:
-                changed, complete = self.changed, job.id in self.complete
-                log = self.logs.get(job.id, bytearray())
+                changed, complete, lives = self.changed, job.id in self.complete, self.logs.get(job.id, [])
+                log = lives[life - 1] if life <= len(lives) else b""
                 while data := bytes(log[offset : offset + 65536]):
-                    yield LogChunk(offset, data, complete and offset + len(data) == len(log))
+                    over = (complete or life < len(lives)) and offset + len(data) == len(log)
+                    yield LogChunk(offset, data, over, life)
                     offset += len(data)
-                if complete or not follow:
+                if follow and life < len(lives):
+                    life, offset = life + 1, 0
+                elif complete or not follow:
                     return
-                await changed.wait()
+                else:
+                    await changed.wait()
         finally:
             self.open_streams -= 1
 

@@ -12,6 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from corral.api.app import begin_stop, create_app
+from corral.api.protocol import BoundedHttp
 from corral.ports.pool import Pool
 from tests.unit.api.memory_pool import MemoryPool
 from tests.waiting import wait_until
@@ -51,7 +52,9 @@ def served(pool: MemoryPool, port: int = 0, on_stop: Callable[[], None] | None =
     checked: Pool = pool
     app = create_app(checked, version="1.2.3", on_stop=on_stop)
     listening = socket.create_server(("127.0.0.1", port))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
+    server = uvicorn.Server(
+        uvicorn.Config(app, http=BoundedHttp, log_level="warning", access_log=False, lifespan="off")
+    )
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def serve() -> None:

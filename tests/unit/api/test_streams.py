@@ -13,7 +13,7 @@ import pytest
 from starlette.types import Message
 
 from corral.api.streams import EventStream, Stopping, event
-from corral.model.errors import NotFound
+from corral.model.errors import NotFound, Unauthenticated
 from tests.unit.api.conftest import Users, events, problem
 from tests.unit.api.memory_pool import ALICE, BOB, EXIT_0
 from tests.unit.api.serving import Served
@@ -88,8 +88,12 @@ def test_a_followed_log_comes_as_it_is_written_and_loses_no_byte(http: Users, se
     server.do(lambda: server.pool.write("1", b"\xff\xfe", complete=True))
     found = reading.join()
     assert found == [
-        ("log", "6", {"offset": 0, "complete": False, "text": "été\n"}),
-        ("log", "8", {"offset": 6, "complete": True, "base64": base64.b64encode(b"\xff\xfe").decode()}),
+        ("log", "1:6", {"incarnation": 1, "offset": 0, "complete": False, "text": "été\n"}),
+        (
+            "log",
+            "1:8",
+            {"incarnation": 1, "offset": 6, "complete": True, "base64": base64.b64encode(b"\xff\xfe").decode()},
+        ),
         ("end", None, {}),
     ]
     wait_until(lambda: server.pool.open_streams == 0)
@@ -98,10 +102,44 @@ def test_a_followed_log_comes_as_it_is_written_and_loses_no_byte(http: Users, se
 def test_a_stream_of_a_log_goes_on_after_the_last_event(http: Users, server: Served) -> None:
     http(ALICE).submit({"run": "x"})
     server.do(lambda: server.pool.write("1", b"0123456789", complete=True))
-    headers = {"Accept": "text/event-stream", "Last-Event-ID": "4"}
+    headers = {"Accept": "text/event-stream", "Last-Event-ID": "1:4"}
     found = events(http(ALICE)("GET", "/v1/jobs/1/log", headers=headers).text)
-    assert found[0] == ("log", "10", {"offset": 4, "complete": True, "text": "456789"})
-    problem(http(ALICE)("GET", "/v1/jobs/1/log", headers={**headers, "Last-Event-ID": "x"}), 422, "INVALID_FIELD")
+    assert found[0] == ("log", "1:10", {"incarnation": 1, "offset": 4, "complete": True, "text": "456789"})
+    for wrong in ("x", "1", "1:", ":1", "1:-1", "1:²", "1:2:3", "1:99999999999999999", "9" * 500):
+        encoded = {**headers, "Last-Event-ID": wrong.encode()}
+        problem(http(ALICE)("GET", "/v1/jobs/1/log", headers=encoded), 422, "INVALID_FIELD")
+
+
+def test_a_stream_of_a_log_goes_on_in_the_incarnation_where_it_was(http: Users, server: Served) -> None:
+    http(ALICE).submit({"run": "x"})
+    server.do(lambda: server.pool.write("1", b"first"))
+    reading = Reading(http(ALICE), "/v1/jobs/1/log?follow=true")
+    wait_until(lambda: "first" in reading.text)
+    reading.close()
+    server.do(lambda: server.pool.write("1", b" of its log"))
+    reading.join()
+    last = events(reading.text)[0][1]
+    assert last == "1:5"
+    server.do(lambda: server.pool.restart("1"))
+    server.do(lambda: server.pool.write("1", b"second", complete=True))
+    found = events(http(ALICE)("GET", "/v1/jobs/1/log?follow=true", headers={"Last-Event-ID": last}).text)
+    assert [(id_, data.get("incarnation"), data.get("text")) for _, id_, data in found] == [
+        ("1:16", 1, " of its log"),
+        ("2:6", 2, "second"),
+        (None, None, None),
+    ]
+
+
+def test_a_page_is_of_one_incarnation(http: Users, server: Served) -> None:
+    http(ALICE).submit({"run": "x"})
+    assert "corral-log-incarnation" not in http(ALICE)("GET", "/v1/jobs/1/log").headers
+    server.do(lambda: server.pool.write("1", b"first"))
+    server.do(lambda: server.pool.restart("1"))
+    server.do(lambda: server.pool.write("1", b"second"))
+    for query, number, text in (("", "2", b"second"), ("?incarnation=1&offset=2", "1", b"rst")):
+        page = http(ALICE)("GET", f"/v1/jobs/1/log{query}")
+        assert (page.headers["corral-log-incarnation"], page.content) == (number, text)
+    problem(http(ALICE)("GET", "/v1/jobs/1/log?incarnation=0"), 422, "INVALID_FIELD")
 
 
 def test_a_line_of_a_log_cannot_forge_an_event(http: Users, server: Served) -> None:
@@ -131,6 +169,9 @@ def test_facts_of_an_ended_job_end_at_once(http: Users, server: Served) -> None:
     server.do(lambda: server.pool.finish("1", EXIT_0))
     assert events(http(ALICE)("GET", "/v1/events?job=1").text) == [("end", None, {})]
     assert len(events(http(ALICE)("GET", "/v1/events?job=1&after_seq=1").text)) == 2
+    # Who has seen the end already, and lost the connection before it was told that there is no more.
+    assert events(http(ALICE)("GET", "/v1/events?job=1", headers={"Last-Event-ID": "2"}).text) == [("end", None, {})]
+    problem(http(ALICE)("GET", "/v1/events?job=1", headers={"Last-Event-ID": "9" * 20}), 422, "INVALID_FIELD")
     problem(http(ALICE)("GET", "/v1/events?job=9"), 404, "NOT_FOUND")
 
 
@@ -181,19 +222,39 @@ def test_a_reader_who_leaves_is_forgotten(http: Users, server: Served) -> None:
     wait_until(lambda: server.pool.open_streams == 0)
 
 
+def test_a_stream_ends_with_its_token(http: Users, server: Served) -> None:
+    http(ALICE).submit({"run": "x"})
+    reading = Reading(http(ALICE), "/v1/jobs/1/log?follow=true")
+    server.do(lambda: server.pool.write("1", b"for alice"))
+    wait_until(lambda: "for alice" in reading.text)
+    server.do(lambda: server.pool.principals.pop(ALICE))
+    server.do(lambda: server.pool.write("1", b"not for her any more"))
+    (_, last) = reading.join()
+    assert (last[0], last[2]["code"]) == ("problem", "UNAUTHENTICATED")
+    assert "any more" not in reading.text
+    wait_until(lambda: server.pool.open_streams == 0)
+
+
 # ---- the stream itself, message by message -------------------------------------------------------------------------
 
 
-async def sent_by(stream: EventStream, leave: asyncio.Event | None = None) -> list[bytes]:
-    """Return the bodies that a stream sends."""
+def allowed() -> None:
+    """Let everybody read."""
+
+
+async def sent_by(stream: EventStream, last: bytes | None = None) -> list[bytes]:
+    """Return the bodies that a stream sends, until the body ``last`` after which the reader leaves."""
     sent: list[bytes] = []
+    leave = asyncio.Event()
 
     async def receive() -> Message:
-        await (leave or asyncio.Event()).wait()
+        await leave.wait()
         return {"type": "http.disconnect"}
 
     async def send(message: Message) -> None:
         sent.append(message.get("body", b""))
+        if sent[-1] == last:
+            leave.set()
 
     async with asyncio.timeout(10):
         await stream({"type": "http"}, receive, send)
@@ -201,23 +262,30 @@ async def sent_by(stream: EventStream, leave: asyncio.Event | None = None) -> li
 
 
 def test_a_quiet_stream_beats() -> None:
-    stopping = Stopping()
-
     async def quiet() -> AsyncGenerator[bytes]:
         yield event(b"1", "fact", "1")
         await asyncio.Event().wait()
 
-    async def run() -> list[bytes]:
-        leave = asyncio.Event()
-        stream = EventStream(quiet(), stopping, heartbeat_s=0.001)
-        sending = asyncio.create_task(sent_by(stream, leave))
-        await asyncio.sleep(0.05)
-        leave.set()
-        return await sending
+    beat = b": heartbeat\n\n"
+    sent = asyncio.run(sent_by(EventStream(quiet(), Stopping(), allowed, heartbeat_s=0.001), beat))
+    assert sent[1:3] == [b"event: fact\nid: 1\ndata: 1\n\n", beat]
 
-    sent = asyncio.run(run())
-    assert sent[1] == b"event: fact\nid: 1\ndata: 1\n\n"
-    assert b": heartbeat\n\n" in sent
+
+def test_a_quiet_stream_ends_with_its_token_too() -> None:
+    asked = []
+
+    async def quiet() -> AsyncGenerator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    def still() -> None:
+        asked.append(True)
+        if len(asked) == 2:
+            raise Unauthenticated("this token was revoked")
+
+    sent = asyncio.run(sent_by(EventStream(quiet(), Stopping(), still, heartbeat_s=0.001)))
+    assert sent[1] == b": heartbeat\n\n"
+    assert sent[2].startswith(b'event: problem\ndata: {"code":"UNAUTHENTICATED"')
 
 
 def test_a_refusal_on_the_way_is_an_event_and_the_source_is_closed() -> None:
@@ -231,7 +299,7 @@ def test_a_refusal_on_the_way_is_an_event_and_the_source_is_closed() -> None:
         finally:
             closed.append(True)
 
-    sent = asyncio.run(sent_by(EventStream(breaking(), Stopping())))
+    sent = asyncio.run(sent_by(EventStream(breaking(), Stopping(), allowed)))
     assert sent[2].startswith(b'event: problem\ndata: {"code":"NOT_FOUND","message":"gone"')
     assert closed == [True]
 
@@ -242,4 +310,4 @@ def test_a_refusal_before_the_first_event_is_raised() -> None:
         yield b""
 
     with pytest.raises(NotFound):
-        asyncio.run(EventStream(refusing(), Stopping()).opened())
+        asyncio.run(EventStream(refusing(), Stopping(), allowed).opened())

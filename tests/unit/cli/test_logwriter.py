@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.cli.logfeed import last_lines, tail_of
+from corral.cli.logfeed import Place, last_lines, tail_of
 from corral.cli.logwriter import LINE_BYTES_MAX, PrefixWriter, SingleWriter
 from corral.ports.engine import LogChunk
 
@@ -116,14 +116,24 @@ def test_the_last_lines_as_a_list_would_have_them(data: bytes, lines: int) -> No
 
 
 def chunks_of(data: bytes, size: int, begin: int) -> list[LogChunk]:
-    return [LogChunk(begin + at, data[at : at + size], complete=False) for at in range(0, len(data), size)]
+    return [
+        LogChunk(begin + at, data[at : at + size], complete=False, incarnation=1) for at in range(0, len(data), size)
+    ]
 
 
 def test_the_tail_of_a_long_log_and_where_it_ends() -> None:
     lines: Callable[[range], bytes] = lambda numbers: b"".join(f"{n:0999}\n".encode() for n in numbers)  # noqa: E731
     data = lines(range(5000))
     # The first 100,000 bytes were rotated away: offsets go on from there.
-    tail, end = tail_of(chunks_of(data, 65_536, 100_000), 3)
-    assert tail == lines(range(4997, 5000))
-    assert end == 100_000 + len(data)
-    assert tail_of([], 3) == (b"", 0)
+    assert tail_of(chunks_of(data, 65_536, 100_000), 3) == (lines(range(4997, 5000)), Place(1, 100_000 + len(data)))
+    assert tail_of(chunks_of(data, 65_536, 100_000), 4_000) == (lines(range(1000, 5000)), Place(1, 100_000 + len(data)))
+    assert tail_of([], 3) == (b"", Place())
+
+
+def test_the_place_in_a_log_tells_what_was_rotated_away() -> None:
+    skipped, place = Place().moved(LogChunk(10, b"abc", complete=False, incarnation=1))
+    assert (skipped, place) == (10, Place(1, 13))
+    assert place.moved(LogChunk(13, b"d", complete=False, incarnation=1)) == (0, Place(1, 14))
+    assert place.moved(LogChunk(20, b"d", complete=False, incarnation=1)) == (7, Place(1, 21))
+    # A task that was started again: its log begins at 0, and of that 30 bytes are gone.
+    assert place.moved(LogChunk(30, b"d", complete=False, incarnation=2)) == (30, Place(2, 31))

@@ -97,6 +97,21 @@ def test_cutting_a_log_into_chunks_changes_nothing(pieces: list[bytes], size: in
     assert shown(*(data[at : at + size] for at in range(0, len(data), size))) == shown(data)
 
 
+@pytest.mark.parametrize("begin", ["\x9d", "\x1b]", "\x9b", "\x1b[", "\x90a", "\x1b"])
+def test_a_log_of_beginnings_is_read_once(begin: str) -> None:
+    """Each was looked through to the end of the log once: 4 MB took hours, and now a moment."""
+    log = LogFilter(colours=True)
+    log.feed((begin * (4_000_000 // len(begin)) + "\x07").encode())
+    assert log.feed(b"x") == "x"
+
+
+def test_what_is_complete_is_not_held_back() -> None:
+    log = LogFilter(colours=True)
+    assert log.feed("a\x9b2Jb".encode()) == "ab"
+    assert log.feed("\x9b3".encode()) == ""
+    assert log.feed(b"Cd") == "d"
+
+
 def test_an_endless_sequence_does_not_hold_the_log_back() -> None:
     log = LogFilter(colours=True)
     assert "x" in log.feed(b"\x1b]0;" + b"x" * 10_000)

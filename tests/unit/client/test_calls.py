@@ -139,6 +139,24 @@ def test_streams_go_on_where_they_were_after_a_restart() -> None:
             facts.close()
 
 
+def test_a_log_goes_on_where_it_was_though_its_task_was_started_again() -> None:
+    port = free_port()
+    with Client(f"http://127.0.0.1:{port}", ALICE, retry_s=60.0) as client:
+        with served(MemoryPool(), port) as first:
+            handle = client.submit(run="x")
+            first.do(lambda: first.pool.write("1", b"0123"))
+            log = handle.logs(follow=True)
+            assert next(log).data == b"0123"
+            pool = first.pool
+        pool.logs["1"] = [bytearray(b"0123456"), bytearray(b"again")]
+        with served(moved(pool), port) as second:
+            second.do(lambda: second.pool.write("1", b"", complete=True))
+            assert [(chunk.incarnation, chunk.offset, chunk.data) for chunk in log] == [
+                (1, 4, b"456"),
+                (2, 0, b"again"),
+            ]
+
+
 def test_a_stream_that_was_quiet_for_long_goes_on_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     hours_s = [0.0]
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + hours_s[0], sleep=time.sleep)

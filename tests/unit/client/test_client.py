@@ -199,6 +199,30 @@ def test_a_followed_log_ends_with_its_task(alice: Client, server: Served) -> Non
     assert list(chunks) == []
 
 
+def test_the_log_of_each_start_can_be_read(alice: Client, server: Served) -> None:
+    handle = alice.submit(run="x")
+    server.do(lambda: server.pool.write("1", b"first"))
+    following = handle.logs(follow=True)
+    assert (next(following).incarnation, next(alice.logs("1")).incarnation) == (1, 1)
+    server.do(lambda: server.pool.restart("1"))
+    server.do(lambda: server.pool.write("1", b"second", complete=True))
+    assert [(chunk.incarnation, chunk.offset, chunk.data) for chunk in following] == [(2, 0, b"second")]
+    assert [chunk.data for chunk in alice.logs("1")] == [b"second"]
+    assert [chunk.data for chunk in alice.logs("1", incarnation=1, offset=2)] == [b"rst"]
+    assert [chunk.data for chunk in alice.logs("1", incarnation=1, offset=2, follow=True)] == [b"rst", b"second"]
+
+
+def test_the_pages_of_a_log_are_of_one_start(alice: Client, server: Served) -> None:
+    handle = alice.submit(run="x")
+    data = bytes(range(256)) * 9000
+    server.do(lambda: server.pool.write("1", data))
+    pages = handle.logs()
+    read = next(pages).data
+    server.do(lambda: server.pool.restart("1"))
+    server.do(lambda: server.pool.write("1", b"x" * len(data)))
+    assert read + b"".join(page.data for page in pages) == data
+
+
 def test_events_of_a_job_end_with_it(alice: Client, server: Served) -> None:
     handle = alice.submit(run="x")
     server.do(lambda: server.pool.finish("1", EXIT_3))

@@ -132,7 +132,10 @@ class LogQuery(Question):
     """Which part of which task's log."""
 
     rank: int | None = Field(default=None, ge=0, le=1_000_000, description="rank 0 unless given")
-    offset: int = Field(default=0, ge=0, le=2**53, description="first byte")
+    incarnation: int | None = Field(
+        default=None, ge=1, le=2**53, description="which start of the task, the newest unless given"
+    )
+    offset: int = Field(default=0, ge=0, le=2**53, description="first byte of that incarnation's log")
     limit: int = Field(default=1 << 20, ge=1, le=4 << 20, description="bytes at most (not for streams)")
     follow: bool = Field(default=False, description="a stream until the job ended; also asked for by Accept")
 
