@@ -6,7 +6,7 @@ could fill the memory of the daemon or hold all its connections.
 
 from __future__ import annotations
 
-from asyncio import BaseTransport, TimerHandle, Transport
+from asyncio import TimerHandle, Transport
 from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -28,9 +28,8 @@ class BoundedHttp(HttpToolsProtocol):
     _heads = 0
     _limit: TimerHandle | None = None
 
-    def connection_made(self, transport: BaseTransport) -> None:
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin to wait for a head."""
-        assert isinstance(transport, Transport)
         super().connection_made(transport)
         self._limit = self.loop.call_later(HEAD_S_MAX, self._too_slow)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
+import uvloop
 from fastapi import FastAPI
 
 from corral.api.app import begin_stop, create_app
@@ -61,7 +62,11 @@ def served(pool: MemoryPool, port: int = 0, on_stop: Callable[[], None] | None =
         loops.append(asyncio.get_running_loop())
         await server.serve([listening])
 
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    def run() -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve())
+
+    thread = threading.Thread(target=run)
     thread.start()
     wait_until(lambda: server.started, what="the server")
 
