@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -141,7 +142,7 @@ def _shared_memory(paths: StatePaths) -> list[Finding]:
 def _pool(paths: StatePaths) -> list[Finding]:
     pid = running_supervisor(paths)
     if pid is None:
-        failed = paths.failure.read_text() if paths.failure.exists() else ""
+        failed = last_failure(paths)
         detail = f"not running; the last start failed: {failed}" if failed else "not running"
         return [Finding("pool", ok=False if failed else None, detail=detail, hint="start it with `corral up`")]
     info = pool_info(paths.root)
@@ -169,3 +170,13 @@ def _pool(paths: StatePaths) -> list[Finding]:
             "`corral nodes` names them" if status.devices_failed else None,
         ),
     ]
+
+
+def last_failure(paths: StatePaths) -> str | None:
+    """Return why the daemon refused to start last, ``None`` when it did not."""
+    try:
+        return str(json.loads(paths.failure.read_text())["message"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        return f"{paths.failure} cannot be read"

@@ -1,0 +1,71 @@
+"""What the doctor finds on a fresh machine, in a spoilt state directory, and beside a pool."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from corral.runtime import doctor
+from corral.runtime.doctor import Finding, examine
+from tests.unit.runtime.ground import Ground
+from tests.waiting import wait_until
+
+
+def findings(ground: Ground) -> dict[str, Finding]:
+    return {finding.check: finding for finding in examine(ground.paths.root)}
+
+
+def test_a_fresh_directory_is_fine_and_every_check_answers(ground: Ground) -> None:
+    found = findings(ground)
+    assert {"python", "state directory", "disk", "settings", "cgroup", "open files", "pool"} <= found.keys()
+    assert [finding.check for finding in found.values() if finding.ok is False] == []
+    assert (found["pool"].ok, found["pool"].detail) == (None, "not running")
+    ground.paths.root.rename(ground.paths.root.with_name("moved"))
+    try:
+        assert "is made by `corral up`" in findings(ground)["state directory"].detail
+    finally:
+        ground.paths.root.with_name("moved").rename(ground.paths.root)
+
+
+def test_open_doors_and_wrong_settings_are_named_with_the_remedy(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground.paths.root.chmod(0o755)
+    ground.paths.token.write_text("secret")
+    ground.paths.token.chmod(0o644)
+    (ground.paths.root / "config.toml").write_text("jobs_max = 0\n")
+    ground.paths.failure.write_text(json.dumps({"code": "PORT_TAKEN", "message": "port 1 is taken", "fatal": True}))
+    monkeypatch.setattr(doctor, "DISK_FREE_MIB_MIN", 1 << 40)
+    found = findings(ground)
+    assert found["state directory"] == Finding(
+        "state directory", ok=False, detail=f"{ground.paths.root}, mode 755", hint=f"chmod 700 {ground.paths.root}"
+    )
+    assert found["token file"].hint == f"chmod 600 {ground.paths.token}"
+    assert found["settings"].ok is False
+    assert "jobs_max" in found["settings"].detail
+    assert found["disk"].ok is False
+    assert found["pool"].ok is False
+    assert "port 1 is taken" in found["pool"].detail
+    assert "{" not in found["pool"].detail
+
+
+def test_a_pool_is_looked_at_from_outside(ground: Ground) -> None:
+    ground.write(agents=True)
+    supervisor = ground.supervisor()
+    ground.announced()
+
+    wait_until(lambda: "1 of 1 nodes up" in findings(ground)["pool"].detail, 30.0)
+    found = findings(ground)
+    assert found["pool"].ok is True
+    assert (found["devices"].ok, found["devices"].detail) == (True, "1 known, 0 failed")
+    assert found["clock"].ok is True
+    # The token does not fit: the API answers, but not to us.
+    secret = ground.paths.token.read_text()
+    ground.paths.token.write_text("corral_other")
+    unknown = findings(ground)["pool"]
+    assert unknown.ok is False
+    assert f"supervisor {supervisor.pid} lives" in unknown.detail
+    ground.paths.token.write_text(secret)
+    ground.end(supervisor)
+    assert findings(ground)["pool"].detail == "not running"
