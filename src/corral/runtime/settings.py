@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -12,7 +13,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from corral.model.errors import InvalidField, JobFileUnreadable
+from corral.model.errors import InvalidField
 
 CONFIG_NAME = "config.toml"
 
@@ -20,7 +21,7 @@ CONFIG_NAME = "config.toml"
 class Settings(BaseSettings):
     """What an administrator may set. Durations in seconds."""
 
-    model_config = SettingsConfigDict(env_prefix="CORRAL_", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="CORRAL_", extra="forbid", frozen=True)
 
     node_silent_s: float = Field(5.0, gt=1.0, le=600.0, description="A node that is silent for so long is suspect.")
     node_lost_s: float = Field(
@@ -43,6 +44,12 @@ class Settings(BaseSettings):
     tasks_kept: int = Field(2_000, ge=0, le=1_000_000, description="Directories (logs) of ended tasks kept per node.")
     tasks_kept_s: float = Field(7 * 86400.0, ge=0.0, description="How long those directories are kept at most.")
 
+    @model_validator(mode="after")
+    def _ports_in_order(self) -> Settings:
+        if self.port_last < self.port_first:
+            raise ValueError(f"port_last ({self.port_last}) is below port_first ({self.port_first})")
+        return self
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -58,22 +65,31 @@ class Settings(BaseSettings):
 
 
 def load_settings(state_dir: Path) -> Settings:
-    """Read the settings of a pool. Raises ``InvalidField`` naming the setting, ``JobFileUnreadable`` for bad TOML."""
+    """Read the settings of a pool. Raises ``InvalidField`` naming the setting, or the file when it is not TOML."""
+    place = state_dir / CONFIG_NAME
 
     class Located(Settings):
-        model_config = SettingsConfigDict(
-            env_prefix="CORRAL_", extra="ignore", frozen=True, toml_file=state_dir / CONFIG_NAME
-        )
+        model_config = SettingsConfigDict(env_prefix="CORRAL_", extra="forbid", frozen=True, toml_file=place)
 
     try:
         return Located()  # type: ignore[call-arg, unused-ignore]
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        raise InvalidField(
-            f"{first['msg'].lower()}, not {first.get('input')!r}",
-            field=name,
-            hint=f"from {state_dir / CONFIG_NAME} or CORRAL_{name.upper()}",
-        ) from None
-    except ValueError as error:
-        raise JobFileUnreadable(f"{state_dir / CONFIG_NAME} is not TOML: {error}") from None
+        raise _refusal(error, place) from None
+    except (ValueError, OSError) as error:
+        raise InvalidField(f"{place} is not TOML: {error}") from None
+
+
+def _refusal(error: ValidationError, place: Path) -> InvalidField:
+    first = error.errors()[0]
+    name = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(name, Settings.model_fields, n=1)
+        known = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(Settings.model_fields))}"
+        return InvalidField("is no setting", field=name, hint=f"from {place}; {known}")
+    if first["type"] == "value_error":
+        return InvalidField(str(first["ctx"]["error"]), field="port_last", hint=f"from {place} or the environment")
+    return InvalidField(
+        f"{first['msg'].lower()}, not {first.get('input')!r}",
+        field=name,
+        hint=f"from {place} or CORRAL_{name.upper()}",
+    )
