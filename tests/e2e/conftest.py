@@ -50,11 +50,17 @@ def live_pool() -> Iterator[LivePool]:
 
 
 @pytest.fixture(scope="session")
-def shared() -> Iterator[LivePool]:
-    """Give a running pool of 2 simulated nodes with 4 GPUs each: break nothing, leave nothing running."""
+def shared_pool() -> Iterator[LivePool]:
     with live_pool() as pool:
         pool.up(nodes=2, gpus=4)
         yield pool
+
+
+@pytest.fixture
+def shared(shared_pool: LivePool) -> Iterator[LivePool]:
+    """Give a running pool of 2 simulated nodes with 4 GPUs each to a test that breaks nothing in it."""
+    yield shared_pool
+    shared_pool.cancel_all()
 
 
 @pytest.fixture

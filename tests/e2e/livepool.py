@@ -14,7 +14,7 @@ from bench.processes import carriers, kill_carriers
 from corral.client import Client
 from corral.client.handle import JobHandle
 from corral.devices.simulated import edit_state
-from corral.model.errors import CorralError
+from corral.model.errors import Conflict, CorralError
 from corral.model.job import Task, TaskState
 from corral.model.report import JobSummary
 from corral.runtime.launcher import running_supervisor, start_pool, stop_pool
@@ -60,6 +60,15 @@ class LivePool:
         assert found.state.ended, f"job {job.id} is still {found.state}: {job.why().verdict}"
         return found
 
+    def cancel_all(self) -> None:
+        """End what a test left."""
+        left = [JobHandle(self.client, job.id, job.name) for job in self.client.jobs(limit=1_000).jobs]
+        for job in left:
+            with contextlib.suppress(Conflict):
+                job.cancel()
+        for job in left:
+            self.result(job)
+
     def log(self, job: JobHandle, *, element: int | None = None, rank: int | None = None) -> bytes:
         return b"".join(chunk.data for chunk in job.logs(element=element, rank=rank))
 
@@ -76,6 +85,7 @@ class LivePool:
         def look() -> Task | None:
             found = job.details().gangs[gang]
             task = found.tasks[rank]
+            assert not found.state.ended, f"job {job.id} has ended as {found.state}"
             return task if found.incarnation >= incarnation and task.state is TaskState.RUNNING else None
 
         found = wait_until(look, END_S, 0.02, what=f"job {job.id} to run as incarnation {incarnation}")
