@@ -11,6 +11,7 @@ its incarnation to a witness file first, writes numbered lines and ends with a c
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -25,6 +26,7 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.processes import kill_carriers
 from corral.client import Client
 from corral.model.errors import CorralError
 from corral.model.job import JobState
@@ -52,12 +54,19 @@ class Ledger:
     """What was acknowledged: key -> (job number, expected exit code)."""
 
     acknowledged: dict[str, tuple[str, int]] = field(default_factory=dict)
-    attempts: int = 0
+    faults: list[CorralError] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 def submitter(state_dir: Path, witness: Path, ledger: Ledger, stop: threading.Event, *, long: bool) -> None:
     """Submit jobs until told to stop; an unanswered submit is repeated with its key until it is acknowledged."""
+    try:
+        _submit_all(state_dir, witness, ledger, stop, long=long)
+    except CorralError as error:
+        ledger.faults.append(error)
+
+
+def _submit_all(state_dir: Path, witness: Path, ledger: Ledger, stop: threading.Event, *, long: bool) -> None:
     rng = random.Random(7 if long else 11)
     with Client(state_dir=state_dir, retry_s=WAIT_S) as client:
         while not stop.is_set():
@@ -71,16 +80,15 @@ def submitter(state_dir: Path, witness: Path, ledger: Ledger, stop: threading.Ev
             )
             with ledger.lock:
                 ledger.acknowledged[key] = (handle.id, code)
-                ledger.attempts += 1
             stop.wait(LONG_EVERY_S if long else SUBMIT_EVERY_S)
 
 
 def daemon_pid(state_dir: Path) -> int:
-    """Return the pid that the running daemon announced, 0 while there is none."""
+    """Return the pid that the running daemon announced. Raises ``SystemExit`` when none did."""
     try:
         return int(json.loads((state_dir / "daemon.json").read_text())["pid"])
-    except (OSError, ValueError, KeyError):
-        return 0
+    except (OSError, ValueError, KeyError) as error:
+        raise SystemExit(f"no daemon announced itself: {error}") from error
 
 
 def back_in_service_ms(state_dir: Path, killed: int, since: float) -> float:
@@ -179,7 +187,6 @@ def measure(kills: int, seed: int) -> dict[str, object]:
         folder.mkdir()
     rng = random.Random(seed)
     ledger, stop = Ledger(), threading.Event()
-    start_pool(PoolOptions(state_dir=state, port=0, nodes=4, gpus_per_node=8, simulated="h100", fault_dir=faults))
     threads = [
         threading.Thread(target=submitter, args=(state, witness, ledger, stop), kwargs={"long": long}, daemon=True)
         for long in (True, False)
@@ -188,6 +195,7 @@ def measure(kills: int, seed: int) -> dict[str, object]:
     running: list[int] = []
     points = schedule(kills, rng)
     try:
+        start_pool(PoolOptions(state_dir=state, port=0, nodes=4, gpus_per_node=8, simulated="h100", fault_dir=faults))
         for thread in threads:
             thread.start()
         await_running(state)
@@ -199,10 +207,14 @@ def measure(kills: int, seed: int) -> dict[str, object]:
         stop.set()
         for thread in threads:
             thread.join(WAIT_S)
+        if ledger.faults:
+            raise SystemExit(f"a submit was refused: {ledger.faults[0]}")
         found = verdict(state, witness, ledger)
     finally:
         stop.set()
-        stop_pool(state, force=True, leave_tasks=False)
+        with contextlib.suppress(CorralError):
+            stop_pool(state, force=True, leave_tasks=False)
+        kill_carriers(root)
         shutil.rmtree(root, ignore_errors=True)
     by_point = {str(p or "random"): points.count(p) for p in dict.fromkeys(points)}
     return {

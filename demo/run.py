@@ -9,6 +9,7 @@ always want more than their share. Everything is a real process; only the device
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -26,6 +27,7 @@ from rich.table import Table
 
 from corral.client import Client
 from corral.client.handle import JobHandle
+from corral.model.errors import CorralError
 from corral.model.events import DeviceFailed, Fact
 from corral.model.job import JobState
 from corral.model.tenant import Tenant
@@ -59,6 +61,7 @@ class Demo:
     named: dict[str, JobHandle] = field(default_factory=dict)
     fillers: list[JobHandle] = field(default_factory=list)
     filling: threading.Event = field(default_factory=threading.Event)
+    faults: list[CorralError] = field(default_factory=list)
 
     def say(self, text: str) -> None:
         """Print one line with the time since the start."""
@@ -105,6 +108,13 @@ def real_work(demo: Demo) -> None:
 
 def keep_backlogged(demo: Demo) -> None:
     """Keep at least twice each tenant's entitlement of devices queued until told to stop."""
+    try:
+        _fill(demo)
+    except CorralError as error:
+        demo.faults.append(error)
+
+
+def _fill(demo: Demo) -> None:
     turns = dict.fromkeys(WEIGHTS, 0)
     with Client(state_dir=demo.state_dir) as admin:
         while demo.filling.is_set():
@@ -168,7 +178,10 @@ def run(demo: Demo) -> dict[str, Any]:
     real_work(demo)
     demo.say("submitted: a 48-point sweep, a 4-node gang, a map over 24 tiles, and small jobs for all three tenants")
     with Client(state_dir=demo.state_dir) as admin:
+        full_by = time.monotonic() + WAIT_S
         while admin.status().held.gpu_milli < 0.95 * NODES * DEVICES * 1000:
+            if demo.faults or time.monotonic() > full_by:
+                raise SystemExit(f"the pool does not fill: {demo.faults or admin.status().held}")
             time.sleep(0.1)
         begin, window_from = time.monotonic(), admin.status().now
         demo.say("the pool is full and all three are backlogged: the window begins")
@@ -176,7 +189,9 @@ def run(demo: Demo) -> dict[str, Any]:
         wait_until(begin + WINDOW_S)
         window_to = admin.status().now
     demo.filling.clear()
-    thread.join(10.0)
+    thread.join(WAIT_S)
+    if demo.faults:
+        raise SystemExit(f"small jobs were refused, the shares say nothing: {demo.faults[0]}")
     demo.say("the window ends; waiting for the rest")
     ended = {name: job.wait(WAIT_S) for name, job in demo.named.items()}
     small = [job.wait(WAIT_S) for job in demo.fillers]
@@ -241,13 +256,14 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="corral-demo-"))
     demo = Demo(folder / "state", Console())
     options = PoolOptions(state_dir=demo.state_dir, port=0, nodes=NODES, gpus_per_node=DEVICES, simulated="h100")
-    info = start_pool(options)
     try:
+        info = start_pool(options)
         demo.say(f"pool of {info.nodes} SIMULATED nodes x {DEVICES} SIMULATED devices at {info.url}")
         figures = run(demo)
         show(demo, figures)
     finally:
-        stop_pool(demo.state_dir, force=True, leave_tasks=False)
+        with contextlib.suppress(CorralError):
+            stop_pool(demo.state_dir, force=True, leave_tasks=False)
         shutil.rmtree(folder, ignore_errors=True)
     figures["seconds"] = round(time.monotonic() - demo.began, 1)
     if place := os.environ.get("DEMO_JSON"):
