@@ -77,6 +77,14 @@ def test_logs_of_one_task_of_a_gang_and_of_parts_of_it(corral: Corral) -> None:
     corral.refused("logs", f"{job}.9", code="NOT_FOUND", exit_code=5)
 
 
+def test_no_job_is_cancelled_when_one_of_them_does_not_exist(corral: Corral) -> None:
+    jobs = [corral.submit("--", "sleep", "600") for _ in range(2)]
+    corral.refused("cancel", jobs[0], "nope", jobs[1], code="NOT_FOUND", exit_code=5)
+    for job in jobs:
+        corral.wait_state(job, "running")
+    assert [row["state"] for row in corral.json("cancel", "--wait", *jobs)["jobs"]] == ["cancelled", "cancelled"]
+
+
 def test_following_a_log_begins_at_its_tail_and_ends_with_the_job(corral: Corral) -> None:
     script = 'seq 100; while [ ! -e "$HOME/end" ]; do sleep 0.05; done; echo end'
     job = corral.submit("--", script)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from corral.model.errors import Refusal
 
 SIGINT, SIGPIPE = 2, 13
+_INTEGER = re.compile(r"Input should be a valid integer\b.*")
+"""How pydantic, by which typer reads numbers, words it."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -49,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
     except CorralError as error:
         if session.debug:
             raise
-        return _refuse(error.refusal, exit_code(error), others=len(error.also))
+        return _refuse(error.refusal, exit_code(error), error.also)
     except Exception as error:
         if session.debug:
             raise
@@ -72,14 +75,14 @@ def _invoke(command: Any, arguments: list[str], session: Any) -> int:
     return code if isinstance(code, int) else ExitCode.OK
 
 
-def _refuse(refusal: Refusal, code: int, *, others: int = 0) -> int:
-    """Print the one line of a refusal and return ``code``; ``others`` is how many more mistakes there are."""
+def _refuse(refusal: Refusal, code: int, also: Sequence[Refusal] = ()) -> int:
+    """Print a refusal, and what else is wrong with the same request, one line each; return ``code``."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         _forget_stdout()
-    more = f" [and {others} more]" if others else ""
-    print(error_line(refusal) + more, file=sys.stderr)
+    for one in (refusal, *also):
+        print(error_line(one), file=sys.stderr)
     return code
 
 
@@ -113,7 +116,7 @@ def _usage(error: Any) -> Refusal:
         hint = did_you_mean(option, _option_names(context), hint)
     else:
         message = str(error.format_message()).replace("\n", " ").strip().rstrip(".")
-        message = message[:1].lower() + message[1:]
+        message = _INTEGER.sub("must be a whole number", message[:1].lower() + message[1:])
     return Refusal(UsageError.code, message, hint=hint)
 
 

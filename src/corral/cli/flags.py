@@ -6,15 +6,15 @@ Values stay text here: the rules of the job file read them, so that both refuse 
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from corral.model.ask import JobAsk
-from corral.model.errors import CorralError, InvalidField, MissingField, UsageError
+from corral.model.errors import CorralError, InvalidField, MissingField, Refusal, UsageError
 
 Values = Mapping[str, Any]
 
@@ -101,8 +101,13 @@ def ask_of_flags(values: Values, program: Sequence[str], environment: Mapping[st
     """
     if not program:
         raise MissingField("there is no command to run", hint="put it last: corral run --gpus 1 -- python train.py")
-    shell = len(program) == 1 and any(c.isspace() for c in program[0]) and not Path(program[0]).exists()
+    shell = len(program) == 1 and any(c.isspace() for c in program[0]) and not names_file(program[0])
     return _read(values, program[0] if shell else list(program), environment, here)
+
+
+def names_file(text: str) -> bool:
+    """Return whether a word of the command line names a file or directory."""
+    return os.path.exists(text)  # noqa: PTH110 -- pathlib raises for what is too long to be a name
 
 
 def with_flags(asks: Sequence[JobAsk], values: Values, environment: Mapping[str, str], here: str) -> list[JobAsk]:
@@ -137,13 +142,18 @@ def _read(values: Values, run: str | list[str], environment: Mapping[str, str], 
 
 
 def _by_flag(error: CorralError, names: Mapping[str, str]) -> CorralError:
-    """Return an error about a part of a field (``envs.A``, ``run[1]``) with the field called by its flag."""
+    """Return an error about parts of fields (``envs.A``, ``run[1]``) with the fields called by their flags."""
     import msgspec
 
-    head, rest = re.match(r"([^.\[]*)[.]?(.*)", error.refusal.field or "", re.DOTALL).groups()  # type: ignore[union-attr]
-    if head not in names or head == error.refusal.field:
-        return error
-    return type(error).of(msgspec.structs.replace(error.refusal, field=f"{names[head]} {rest}".strip()))
+    def told(refusal: Refusal) -> Refusal:
+        head, rest = re.match(r"([^.\[]*)[.]?(.*)", refusal.field or "", re.DOTALL).groups()  # type: ignore[union-attr]
+        if head not in names or head == refusal.field:
+            return refusal
+        return msgspec.structs.replace(refusal, field=f"{names[head]} {rest}".strip())
+
+    named = CorralError.of(told(error.refusal))
+    named.also = tuple(map(told, error.also))
+    return named
 
 
 def _paths(given: Values) -> list[str]:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 RECENT_S = 86_400.0
 PAGE = 200
-PAGES_MAX = 10
+PAGE_MAX = 2_000
+SEEN_MAX = 20_000
+"""How many jobs of others are looked through for those of one user."""
 REASONS_MAX = 1_000
 
 
@@ -69,12 +71,12 @@ class Listing:
 
     def _jobs(self, query: dict[str, Any]) -> Iterator[JobSummary]:
         """Yield what one query finds of the user's jobs, page by page."""
-        before: int | None = None
-        for _ in range(PAGES_MAX):
-            page = self._client.jobs(**query, tenant=self._tenant, before=before, limit=min(self._limit + 1, PAGE))
+        before, seen, size = None, 0, min(self._limit + 1, PAGE)
+        while seen < SEEN_MAX:
+            page = self._client.jobs(**query, tenant=self._tenant, before=before, limit=size)
             self._total_live = max(self._total_live, page.total_live)
             yield from (job for job in page.jobs if self._user is None or job.user == self._user)
-            before = page.next_before
+            before, seen, size = page.next_before, seen + len(page.jobs), PAGE_MAX
             if before is None:
                 return
 

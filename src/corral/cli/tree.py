@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -109,7 +110,7 @@ def adopt(ctx: typer.Context, state_dir: str | None, debug: bool) -> Session:
     """Return the session of this command line with what the options say."""
     session = ctx.find_object(Session) or Session()
     if state_dir is not None:
-        session.chosen = Path(state_dir).expanduser()
+        session.chosen = Path(os.path.expanduser(state_dir))  # noqa: PTH111 -- pathlib raises for unknown users
     session.debug = session.debug or debug
     return session
 

@@ -173,6 +173,7 @@ class MemoryPool:
             if (who.role is Role.ADMIN or job.spec.tenant == who.tenant)
             and (query.before is None or int(job.id) < query.before)
             and (query.name in (None, job.spec.name))
+            and (query.state in (None, job.state.value))
             and (finished if job.state.ended else live)
         ]
         page = mine[: query.limit]

@@ -188,7 +188,10 @@ def test_a_foreign_job_is_not_there(http: Users, path: str) -> None:
 def test_a_foreign_job_is_not_cancelled_listed_or_submitted(http: Users, server: Served) -> None:
     http(ALICE).submit(JOB)
     problem(http(BOB)("DELETE", "/v1/jobs/1"), 404, "NOT_FOUND")
-    assert http(BOB)("GET", "/v1/jobs").json()["jobs"] == []
+    for query in ("", "?tenant=alice", "?tenant=bob", "?tenant=nobody"):
+        assert http(BOB)("GET", f"/v1/jobs{query}").json()["jobs"] == []
+    assert http(ALICE)("GET", "/v1/jobs?tenant=bob").json() == {"jobs": [], "next_before": None, "total_live": 0}
+    assert len(http(ALICE)("GET", "/v1/jobs?tenant=alice").json()["jobs"]) == 1
     problem(http(BOB).submit({"run": "x", "tenant": "alice"}), 403, "FORBIDDEN")
     assert http(ADMIN).submit({"run": "x", "tenant": "alice"}).json()["jobs"][0]["tenant"] == "alice"
     assert len(server.pool.all) == 2

@@ -91,7 +91,7 @@ def test_the_version(tmp_path: Path) -> None:
         (["--debgu"], "no such option: --debgu (did you mean --debug?)"),
         (["run", "--gpu", "2", "--", "x"], "no such option: --gpu (did you mean --gpus?)"),
         (["ps", "--limit"], "--limit"),
-        (["ps", "--limit", "many"], "--limit"),
+        (["ps", "--limit", "many"], "'--limit' / '-n': must be a whole number (see corral ps --help)"),
         (["ps", "--limit", "0"], "--limit"),
         (["ps", "--limit", "9" * 40], "--limit"),
         (["ps", "surplus"], "surplus"),
@@ -123,6 +123,7 @@ def test_wrong_usage_is_one_line_and_code_2(arguments: list[str], said: str, tmp
         (["submit"], "MISSING_FIELD", "there is nothing to submit"),
         (["submit", "nowhere.yaml"], "JOB_FILE_UNREADABLE", "nowhere.yaml"),
         (["submit", "."], "JOB_FILE_UNREADABLE", " directory"),
+        (["submit", "x" * 300], "JOB_FILE_UNREADABLE", "there is no such file"),
         (["run", "--gpus", "two", "--", "x"], "INVALID_FIELD", '--gpus: "two" is not a number of devices'),
         (["run", "--nodes", "-1", "--", "x"], "INVALID_FIELD", "--nodes: "),
         (["run", "--workdir", "nowhere", "--", "x"], "PATH_NOT_FOUND", "--workdir: "),
@@ -179,11 +180,25 @@ def test_options_of_the_program_are_not_options_of_corral(tmp_path: Path) -> Non
         refused(*arguments, state_dir=tmp_path, code="DAEMON_NOT_RUNNING", exit_code=3)
 
 
-def test_several_mistakes_of_a_job_file_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text("gpus: 1\nrunn: x\nnum_nodes: 0\n")
-    said = refused("submit", "job.yaml", state_dir=tmp_path, code="UNKNOWN_FIELD", exit_code=2)
-    assert "job.yaml:1:1: gpus: unknown field" in said
-    assert said.endswith(" more]")
+def test_every_mistake_of_a_job_file_is_a_line_in_the_order_of_the_text(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("gpus: 1\nrun: x\nnum_nodes: 0\nname: a b\n")
+    ended = corral("submit", "job.yaml", state_dir=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert [line.partition(" (")[0] for line in ended.stderr.splitlines()] == [
+        "error[UNKNOWN_FIELD]: job.yaml:1:1: gpus: unknown field",
+        "error[INVALID_FIELD]: job.yaml:3:12: num_nodes: must be between 1 and 100,000, not 0",
+        'error[INVALID_FIELD]: job.yaml:4:7: name: "a b" is not a name',
+    ]
+
+
+def test_every_wrong_flag_is_a_line(tmp_path: Path) -> None:
+    ended = corral("submit", "--nodes", "0", "--env", "CORRAL_A=1", "--env", "B-C=1", "--", "x", state_dir=tmp_path)
+    assert ended.returncode == 2
+    assert [line.split(": ")[:2] for line in ended.stderr.splitlines()] == [
+        ["error[INVALID_FIELD]", "--nodes"],
+        ["error[INVALID_FIELD]", "--env CORRAL_A"],
+        ["error[INVALID_FIELD]", "--env B-C"],
+    ]
 
 
 def test_a_fault_is_one_line_with_a_traceback_in_the_log_or_on_demand(tmp_path: Path) -> None:

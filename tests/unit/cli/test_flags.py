@@ -82,6 +82,8 @@ def test_arrays_and_sweeps() -> None:
 def test_one_argument_with_a_blank_is_a_line_for_the_shell_unless_it_is_a_file(tmp_path: Path) -> None:
     assert ask("echo a | wc -c").script == "echo a | wc -c"
     assert ask("nvidia-smi").argv == ("nvidia-smi",)
+    line = "echo " + "x" * 5_000  # longer than the name of a file may be
+    assert ask(line).script == line
     program = tmp_path / "my program"
     program.touch()
     assert ask(str(program)).argv == (str(program),)

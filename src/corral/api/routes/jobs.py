@@ -12,6 +12,7 @@ from corral.api.asked import AskedNow, answer, body_of, failing
 from corral.model.events import FactCodec
 from corral.model.ids import TenantId
 from corral.model.job import Job as JobModel
+from corral.model.tenant import Role
 from corral.ports.pool import Submission
 from corral.ports.store import JobQuery as StoreQuery
 from corral.ports.store import JournalEntry
@@ -49,7 +50,9 @@ async def submit(
 
 @router.get("/jobs", response_model=JobRows, responses=failing(422))
 async def list_jobs(asked: AskedNow, query: Annotated[JobsQuery, Query()]) -> Response:
-    """List jobs as rows, newest first. A user sees those of the own tenant."""
+    """List jobs as rows, newest first. A user sees those of the own tenant, and of another one none."""
+    if asked.who.role is not Role.ADMIN and query.tenant not in {None, asked.who.tenant}:
+        return answer(JobRows(jobs=[], next_before=None, total_live=0))
     wanted = StoreQuery(
         tenant=TenantId(query.tenant) if query.tenant is not None else None,
         name=query.name,

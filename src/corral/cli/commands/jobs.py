@@ -71,8 +71,12 @@ def cancel(
     wait: Annotated[bool, typer.Option("--wait", help="Return when the jobs have ended.")] = False,
     as_json: Json = False,
 ) -> None:
-    """End jobs: SIGTERM to their tasks, SIGKILL after their grace."""
-    cancelled = [session.client.cancel(ref) for ref in dict.fromkeys(jobs)]
+    """End jobs: SIGTERM to their tasks, SIGKILL after their grace. None is ended when one of them does not exist."""
+    refs = list(dict.fromkeys(jobs))
+    if len(refs) > 1:
+        for ref in refs:
+            session.client.summary(ref)
+    cancelled = [session.client.cancel(ref) for ref in refs]
     if wait:
         cancelled = [session.client.wait(job.id) for job in cancelled]
     if as_json:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from corral.cli.flags import ask_of_flags, with_flags
+from corral.cli.flags import ask_of_flags, names_file, with_flags
 from corral.cli.session import Session, note, print_json
 from corral.cli.tree import FreeCommand, Json, command, settings
 from corral.model.errors import JobFileUnreadable, MissingField, UsageError
@@ -78,7 +78,7 @@ def _asks(
 
     asks: list[JobAsk] = []
     for file in files:
-        if not Path(file).exists():
+        if not names_file(file):
             raise JobFileUnreadable("there is no such file", where=file, hint="a command goes after --")
         found, ignored = load_any(file, environment=os.environ, queues=queues)
         asks += found
