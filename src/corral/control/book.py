@@ -53,6 +53,7 @@ from corral.model.resources import Amount
 from corral.model.state import PoolState
 from corral.model.transitions import copy_job, fold
 from corral.policy import recovery
+from corral.policy.inventory import Inventory
 from corral.ports.master import AppMasterFactory
 from corral.ports.store import FinishedJob, UsageRow
 
@@ -80,6 +81,7 @@ class Book:
         self.observed = Observed()
         self.dirty = True
         self.leaving: dict[JobId, Job] = {}
+        self._inventory: Inventory | None = None
         self._facts: list[Fact] = []
         self._commands: list[ControllerSays] = []
         self._finished: list[FinishedJob] = []
@@ -87,6 +89,13 @@ class Book:
         self._fences: list[NodeId] = []
         for job in self.state.jobs.values():
             self.waiting.refresh_job(job)
+
+    @property
+    def inventory(self) -> Inventory:
+        """Return what all known nodes have, those that are busy, cordoned or away included."""
+        if self._inventory is None:
+            self._inventory = Inventory.of(node.spec for node in self.state.nodes.values())
+        return self._inventory
 
     def image(self) -> Image:
         """Return what a snapshot keeps."""
@@ -167,6 +176,8 @@ class Book:
                     self.waiting.refresh_job(self.state.jobs[name])
 
     def _project_pool(self, fact: Fact) -> None:
+        if isinstance(fact, NodeJoined | NodeRemoved):
+            self._inventory = None
         if isinstance(fact, TenantRemoved):
             self.standings.forget(fact.tenant)
         elif isinstance(fact, NodeJoined):

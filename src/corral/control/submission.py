@@ -44,7 +44,7 @@ class Admission:
         self._defaults = defaults
         self._now = now
         self._ask = ask
-        self._nodes = [node.spec for node in book.state.nodes.values()]
+        self._capacity = book.inventory
         self._facts: dict[int, JobSubmitted] = {}
         self._unfinished: dict[TenantId, int] = {}
         self._live: dict[TenantId, dict[str, list[JobId]]] = {}
@@ -77,7 +77,7 @@ class Admission:
             job,
             tenant=tenant,
             queue=queue,
-            capacity=self._nodes,
+            capacity=self._capacity,
             defaults=self._defaults,
             pending_jobs=unfinished,
             resolved_after=after,

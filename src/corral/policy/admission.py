@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from corral.model.ask import JobAsk
 from corral.model.errors import InvalidField, QuotaExceeded, Refusal, TooManyJobs
 from corral.model.job import Dependency, JobSpec
-from corral.model.resources import MILLI, Amount, Demand, GangShape, NodeSpec
+from corral.model.resources import MILLI, Amount, Demand, GangShape
 from corral.model.tenant import Queue, Quota, Tenant
 from corral.policy.config import NAME_LENGTH_MAX, AdmissionDefaults
 from corral.policy.fairness import within
-from corral.policy.feasibility import ever_fits, gpus_words, model_matches
+from corral.policy.feasibility import ever_fits, gpus_words, matching
+from corral.policy.inventory import Inventory
 from corral.policy.validation import NAME, refusals_of
 
 __all__ = ["AdmissionDefaults", "admit"]
@@ -22,7 +21,7 @@ def admit(
     *,
     tenant: Tenant,
     queue: Queue,
-    capacity: Sequence[NodeSpec],
+    capacity: Inventory,
     defaults: AdmissionDefaults,
     pending_jobs: int,
     resolved_after: tuple[Dependency, ...],
@@ -54,24 +53,23 @@ def admit(
     )  # fmt: skip
 
 
-def _demand(ask: JobAsk, capacity: Sequence[NodeSpec], defaults: AdmissionDefaults) -> Demand:
+def _demand(ask: JobAsk, capacity: Inventory, defaults: AdmissionDefaults) -> Demand:
     """Return what one rank needs; CPUs and memory that were not said follow from the devices it takes."""
     cpus, memory = ask.cpus_milli, ask.memory_mib
     if ask.gpu_milli:
         hosts = [
-            (node, devices)
-            for node in capacity
-            if (devices := sum(model_matches(ask.gpu_model, d.model) for d in node.devices))
-            and len(node.devices) * MILLI >= ask.gpu_milli
+            (kind, devices)
+            for kind in capacity.kinds
+            if matching(kind, ask.gpu_model) and (devices := kind.devices) * MILLI >= ask.gpu_milli
         ]
         # The smallest part per device, so that every such node can fill all its devices with defaulted jobs.
-        each_cpus = min((node.cpus_milli // len(node.devices) for node, _ in hosts), default=defaults.cpus_milli)
-        each_memory = min((node.memory_mib // len(node.devices) for node, _ in hosts), default=defaults.memory_mib)
+        each_cpus = min((kind.cpus_milli // devices for kind, devices in hosts), default=defaults.cpus_milli)
+        each_memory = min((kind.memory_mib // devices for kind, devices in hosts), default=defaults.memory_mib)
         cpus = cpus if cpus is not None else max(1, each_cpus * ask.gpu_milli // MILLI)
         memory = memory if memory is not None else max(1, each_memory * ask.gpu_milli // MILLI)
     else:
-        largest_cpus = max((node.cpus_milli for node in capacity), default=defaults.cpus_milli)
-        largest_memory = max((node.memory_mib for node in capacity), default=defaults.memory_mib)
+        largest_cpus = max((kind.cpus_milli for kind in capacity.kinds), default=defaults.cpus_milli)
+        largest_memory = max((kind.memory_mib for kind in capacity.kinds), default=defaults.memory_mib)
         cpus = cpus if cpus is not None else max(1, min(defaults.cpus_milli, largest_cpus))
         memory = memory if memory is not None else max(1, min(defaults.memory_mib, largest_memory))
     return Demand(ask.gpu_milli, ask.gpu_model, cpus, memory)

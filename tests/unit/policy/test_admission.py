@@ -16,6 +16,7 @@ from corral.model.job import CheckpointSpec, Dependency, DependencyKind, Fencing
 from corral.model.resources import Demand, GangShape, NodeSpec
 from corral.model.tenant import Queue, Quota, Tenant
 from corral.policy.admission import AdmissionDefaults, admit
+from corral.policy.inventory import Inventory
 from tests.unit.policy.building import node_spec
 
 OK = JobAsk(argv=("python", "train.py"))
@@ -26,7 +27,7 @@ def ask(base: JobAsk = OK, /, *, pool: list[NodeSpec] = POOL, **fields: Any) -> 
     context = {
         "tenant": fields.pop("of", Tenant(TenantId("a"))),
         "queue": fields.pop("to", Queue(QueueName("default"))),
-        "capacity": pool,
+        "capacity": Inventory.of(pool),
         "defaults": fields.pop("defaults", AdmissionDefaults()),
         "pending_jobs": fields.pop("pending_jobs", 0),
         "resolved_after": fields.pop("resolved_after", ()),

@@ -6,6 +6,7 @@ import pytest
 
 from corral.model.resources import Demand
 from corral.policy.feasibility import empty_fit, ever_fits, model_matches, nearest_model, node_fit, pool_words
+from corral.policy.inventory import Inventory, NodeKind
 from tests.unit.policy.building import node_spec, offer, place_on, shape
 
 
@@ -48,7 +49,7 @@ def test_ranks_that_fit_on_a_node(demand: Demand, ranks: int) -> None:
 def test_possible_shapes_are_not_refused() -> None:
     nodes = [node_spec("a"), node_spec("b", 2, "A100")]
     for possible in (shape(8), shape(2, model="A100"), shape(2, ranks=5), shape(0.5, ranks=20), shape(0, cpus=64)):
-        assert ever_fits(possible, nodes) is None
+        assert ever_fits(possible, Inventory.of(nodes)) is None
 
 
 @pytest.mark.parametrize(
@@ -64,21 +65,43 @@ def test_possible_shapes_are_not_refused() -> None:
     ],
 )
 def test_impossible_shapes_say_why(impossible: object, message: str) -> None:
-    answer = ever_fits(impossible, [node_spec("a"), node_spec("b", 2, "A100")])  # type: ignore[arg-type]
+    pool = Inventory.of([node_spec("a"), node_spec("b", 2, "A100")])
+    answer = ever_fits(impossible, pool)  # type: ignore[arg-type]
     assert answer is not None
     assert (answer.code, answer.message) == ("UNSCHEDULABLE", message)
 
 
 def test_cpus_and_memory_are_wanted_together() -> None:
     nodes = [node_spec("a", 0, cpus=64, memory=10), node_spec("b", 0, cpus=1, memory=10_000)]
-    answer = ever_fits(shape(0, cpus=32, memory=5_000), nodes)
+    answer = ever_fits(shape(0, cpus=32, memory=5_000), Inventory.of(nodes))
     assert answer is not None
     assert answer.message == "no node has the CPUs and the memory together"
 
 
 def test_the_nearest_name_is_found_and_nonsense_is_not() -> None:
-    nodes = [node_spec("a", 1, "NVIDIA H100 80GB HBM3"), node_spec("b", 1, "NVIDIA A100-SXM4-40GB")]
+    nodes = Inventory.of([node_spec("a", 1, "NVIDIA H100 80GB HBM3"), node_spec("b", 1, "NVIDIA A100-SXM4-40GB")])
     assert nearest_model("h1000", nodes) == "NVIDIA H100 80GB HBM3"
     assert nearest_model("zzzz", nodes) is None
     assert pool_words(nodes) == "1 NVIDIA A100-SXM4-40GB, 1 NVIDIA H100 80GB HBM3 on 2 nodes"
-    assert pool_words([node_spec("c", 0)]) == "no GPUs on 1 node"
+    assert pool_words(Inventory.of([node_spec("c", 0)])) == "no GPUs on 1 node"
+
+
+def test_alike_nodes_count_together() -> None:
+    nodes = [node_spec("a"), node_spec("b", 2, "A100"), node_spec("c"), node_spec("d", 0), node_spec("e")]
+    pool = Inventory.of(nodes)
+    assert [(kind.models, kind.devices, kind.nodes) for kind in pool.kinds] == [
+        ((), 0, 1),
+        ((("A100", 2),), 2, 1),
+        ((("H100", 8),), 8, 3),
+    ]
+    assert (pool.nodes, pool.models) == (5, {"A100": 2, "H100": 24})
+    assert isinstance(pool.kinds[0], NodeKind)
+    assert pool == Inventory.of(reversed(nodes))
+    # Three nodes of eight whole devices take six ranks of four, and no seventh.
+    assert ever_fits(shape(4, ranks=6), pool) is None
+    refusal = ever_fits(shape(4, ranks=7), pool)
+    assert refusal is not None
+    assert "6 ranks fit" in refusal.message
+    empty = ever_fits(shape(1), Inventory.of([]))
+    assert empty is not None
+    assert empty.code == "UNAVAILABLE"
