@@ -11,7 +11,7 @@ from corral.model.resources import NodeSpec
 
 
 class NodeKind(msgspec.Struct, frozen=True):
-    """Nodes that have the same: ``nodes`` of them. ``models`` are (device model, devices of it on each node), sorted."""
+    """Nodes that have the same: ``nodes`` of them. ``models`` are (device model, devices of it on each), sorted."""
 
     cpus_milli: int
     memory_mib: int
