@@ -47,6 +47,8 @@ def test_ps_lists_running_then_finished_and_collapses_arrays(corral: Corral) -> 
         swept = next(line for line in lines if line[0] == ended)
         assert swept[1] == "swept"
         assert swept[-1] == "3"
+        rows = {row["id"]: row for row in corral.json("ps", "--all")["jobs"]}
+        assert (rows[ended]["exit_cause"], rows[ended]["exit_code"], rows[running]["exit_cause"]) == ("exited", 3, None)
         assert [row["id"] for row in corral.json("ps", "--state", "running")["jobs"]] == [running]
         wide = corral("ps", COLUMNS="80").out
         assert max(map(len, wide.splitlines())) <= 80

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from corral.model.ids import QueueName, TenantId
-from corral.model.job import Gang, Job, JobSpec, JobState
+from corral.model.job import Cause, Gang, Job, JobSpec, JobState
 from corral.model.resources import Demand, GangShape, Placement
 from corral.ports.store import FinishedJob, UsageRow
 
@@ -67,6 +67,7 @@ def finished_row(job: Job, idle_share: float | None) -> FinishedJob:
         gpu_model=job.spec.shape.demand.gpu_model,
         is_array=job.spec.is_array,
         exit_code=job.exit_code,
+        exit_cause=job.exit_cause.value if job.exit_cause is not None else None,
         message=job.message,
     )
 
@@ -93,4 +94,5 @@ def listed_job(row: FinishedJob) -> Job:
         message=row.message,
         user=row.user,
         exit_code=row.exit_code,
+        exit_cause=Cause(row.exit_cause) if row.exit_cause is not None else None,
     )

@@ -243,7 +243,7 @@ class Gang(msgspec.Struct, frozen=True):
 class Job(msgspec.Struct):
     """A job in the controller's or an AppMaster's memory; changed only by ``transitions.apply_to_job``.
 
-    ``exit_code`` is set at its end: the code of the exit that decided (see ``deciding_exit``).
+    ``exit_code`` and ``exit_cause`` are set at its end: those of the exit that decided (see ``deciding_exit``).
     """
 
     id: JobId
@@ -261,6 +261,7 @@ class Job(msgspec.Struct):
     idempotency_key: str | None = None
     request_digest: str | None = None
     exit_code: int | None = None
+    exit_cause: Cause | None = None
 
     def gang_key(self, index: int) -> GangKey:
         """Return the key of one of its gangs."""

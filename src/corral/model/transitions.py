@@ -190,7 +190,7 @@ def _job_ended(job: Job, fact: JobEnded) -> None:
     job.ended_at = fact.at
     decided = deciding_exit(job.gangs.values())
     if decided is not None:
-        job.exit_code = decided.code
+        job.exit_code, job.exit_cause = decided.code, decided.cause
     if fact.reason:
         job.message = fact.reason
 

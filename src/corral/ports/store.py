@@ -50,6 +50,7 @@ class FinishedJob(msgspec.Struct, frozen=True):
     gpu_model: str | None = None
     is_array: bool = False
     exit_code: int | None = None
+    exit_cause: str | None = None
     message: str = ""
 
 

@@ -102,6 +102,7 @@ finished_jobs = Table(
     Column("gpu_model", Text),
     Column("is_array", Boolean(create_constraint=False), nullable=False),
     Column("exit_code", Integer),
+    Column("exit_cause", Text),
     Column("message", Text, nullable=False),
     PrimaryKeyConstraint("number", name="finished_jobs_pkey"),
 )

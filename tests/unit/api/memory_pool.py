@@ -110,7 +110,8 @@ class MemoryPool:
         ended = TaskState.SUCCEEDED if exit_.ok else TaskState.FAILED
         task = msgspec.structs.replace(job.gangs[0].tasks[0], state=ended, ended_at=5.0, exit=exit_)
         job.gangs[0] = msgspec.structs.replace(job.gangs[0], state=state, tasks=(task, *job.gangs[0].tasks[1:]))
-        job.state, job.ended_at, job.exit_code = state, 5.0, exit_.exit_code
+        job.state, job.ended_at = state, 5.0
+        job.exit_code, job.exit_cause = exit_.code, exit_.cause
         self.note(JobEnded(at=5.0, job=job.id, state=state), job.spec.tenant)
 
     # ---- the port --------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from corral.control import reports
 from corral.control.accounts import finished_row, hours, listed_job, lost_rows, usage_rows
 from corral.model.ask import JobAsk
 from corral.model.ids import DeviceId, NodeId, TenantId
-from corral.model.job import Gang, Job, Task, TaskState
+from corral.model.job import Cause, Gang, Job, Task, TaskState
 from corral.model.resources import DeviceShare, Placement
 from corral.ports.store import UsageRow
 from tests.unit.control.world import World
@@ -73,7 +73,8 @@ def test_a_finished_row_lists_as_the_job_that_it_was() -> None:
     (row,) = world.finished
     whole, listed = msgspec.json.decode(row.document, type=Job), listed_job(row)
     assert (listed.spec.name, listed.spec.gangs, listed.spec.is_array, listed.exit_code) == ("sweep", 2, True, 2)
-    same = ("id", "state", "submitted_at", "started_at", "ended_at", "message", "exit_code", "user")
+    assert listed.exit_cause is Cause.EXITED
+    same = ("id", "state", "submitted_at", "started_at", "ended_at", "message", "exit_code", "exit_cause", "user")
     assert [getattr(listed, name) for name in same] == [getattr(whole, name) for name in same]
     assert finished_row(whole, 0.25) == msgspec.structs.replace(row, idle_share=0.25)
 

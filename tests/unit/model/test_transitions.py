@@ -260,4 +260,4 @@ def test_the_exit_that_decides_is_that_of_the_task_to_blame(
     fold(state, GangEnded(at=70.0, job=J, gang=0, incarnation=1, state=JobState.FAILED))
     fold(state, JobEnded(at=70.0, job=J, state=JobState.FAILED))
     expected = {Cause.SIGNAL: 128 + 9}.get(decides.cause, decides.exit_code)
-    assert job.exit_code == expected
+    assert (job.exit_code, job.exit_cause) == (expected, decides.cause)

@@ -65,6 +65,7 @@ def finished(
         gpu_model="H100" if number % 2 else None,
         is_array=number % 2 == 1,
         exit_code=None if state == "cancelled" else 0,
+        exit_cause=None if state == "cancelled" else "exited",
         message="héllo",
         document=b'{"id": "%d", "name": "\xc3\xa9"}' % number,
     )

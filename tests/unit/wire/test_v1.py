@@ -82,7 +82,8 @@ JOB = job.Job(
     "me",
     0,
     (JobId("3"),),
-    exit_code=None,
+    exit_code=137,
+    exit_cause=job.Cause.SIGNAL,
 )
 ESTIMATE = report.StartEstimate(5.0, None, "a guess")
 WHY = report.WhyReport(
@@ -155,22 +156,25 @@ def test_no_field_of_the_model_is_forgotten(kind: type[Answer], model: type, lef
 def test_a_row_says_what_became_of_a_job() -> None:
     row = msgspec.json.decode(jobs.JobSummary.of(JOB).json_bytes(), type=report.JobSummary)
     assert (row.id, row.elements, row.counts, row.restarts, row.moves) == ("12", 1, {"failed": 1}, 2, 1)
-    # The first bad exit decided: signal 9, which a shell calls 137.
     assert (row.exit_cause, row.exit_code) == ("signal", 137)
 
 
 def test_a_row_of_a_job_that_runs_names_its_nodes_and_no_code() -> None:
     task = job.Task(0, job.TaskState.RUNNING, PLACED)
     running = msgspec.structs.replace(
-        JOB, state=job.JobState.RUNNING, gangs={0: job.Gang(0, (task, task), job.JobState.RUNNING)}
+        JOB,
+        state=job.JobState.RUNNING,
+        gangs={0: job.Gang(0, (task, task), job.JobState.RUNNING)},
+        exit_code=None,
+        exit_cause=None,
     )
     row = jobs.JobSummary.of(running)
     assert (row.nodes, row.exit_code, row.exit_cause) == (["n0"], None, None)
 
 
-def test_a_row_of_a_finished_job_without_its_gangs_has_its_code() -> None:
-    row = jobs.JobSummary.of(msgspec.structs.replace(JOB, gangs={}, exit_code=3))
-    assert (row.exit_code, row.exit_cause, row.counts, row.elements) == (3, None, {}, 1)
+def test_a_row_of_a_finished_job_without_its_gangs_has_its_code_and_cause() -> None:
+    row = jobs.JobSummary.of(msgspec.structs.replace(JOB, gangs={}, exit_code=143, exit_cause=job.Cause.MAX_DURATION))
+    assert (row.exit_code, row.exit_cause, row.counts, row.elements) == (143, "max-duration", {}, 1)
 
 
 def test_a_token_is_written_without_its_digest() -> None:

@@ -10,9 +10,6 @@ from corral.model import job as model
 from corral.wire.v1.base import Answer
 from corral.wire.v1.resources import GangShape, Placement
 
-SIGNAL_BASE = 128
-"""A process that was ended by signal ``n`` has the exit code 128 + n (POSIX shells)."""
-
 
 class TaskExit(Answer):
     """How a task ended."""
@@ -117,7 +114,8 @@ class Job(Answer):
     user: str
     open_gangs: int
     waiting_for: list[str] = Field(description="jobs that have to end first")
-    exit_code: int | None = Field(description="set at the end: the code of the exit that decided")
+    exit_code: int | None = Field(description="set at the end: the code of the exit that decided, 128 + n for signal n")
+    exit_cause: model.Cause | None = Field(description="set at the end: the cause of the exit that decided")
 
 
 class JobSummary(Answer):
@@ -153,7 +151,6 @@ class JobSummary(Answer):
         """Return the row of a job. Built unchecked: the values come from checked types, and lists are long."""
         spec, gangs = source.spec, source.gangs.values()
         demand = spec.shape.demand
-        cause, code = outcome(source)
         return cls.model_construct(
             id=source.id,
             name=spec.name,
@@ -176,22 +173,10 @@ class JobSummary(Answer):
             nodes=list(dict.fromkeys(placement.node for gang in gangs for placement in gang.placements)),
             restarts=sum(gang.restarts for gang in gangs),
             moves=sum(gang.moves for gang in gangs),
-            exit_code=code,
-            exit_cause=cause,
+            exit_code=source.exit_code,
+            exit_cause=source.exit_cause.value if source.exit_cause is not None else None,
             message=source.message,
         )
-
-
-def outcome(job: model.Job) -> tuple[str | None, int | None]:
-    """Return (cause, exit code) of an ended job by the exit that decided; (None, None) before its end."""
-    if not job.state.ended:
-        return None, None
-    decided = model.deciding_exit(job.gangs.values())
-    if decided is None:
-        return None, job.exit_code
-    if decided.exit_code is None and decided.signal is not None:
-        return decided.cause.value, SIGNAL_BASE + decided.signal
-    return decided.cause.value, decided.exit_code
 
 
 class JobRows(Answer):

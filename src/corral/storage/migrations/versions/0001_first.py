@@ -77,6 +77,7 @@ def _finished_and_usage() -> None:
         sa.Column("gpu_model", sa.Text),
         sa.Column("is_array", sa.Boolean(create_constraint=False), nullable=False),
         sa.Column("exit_code", sa.Integer),
+        sa.Column("exit_cause", sa.Text),
         sa.Column("message", sa.Text, nullable=False),
         sa.PrimaryKeyConstraint("number", name="finished_jobs_pkey"),
     )
