@@ -113,8 +113,10 @@ def prepare(paths: StatePaths) -> None:
         paths.root.chmod(0o700)
         for folder in (paths.logs, paths.nodes, paths.run):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if paths.run.stat().st_uid != os.getuid():
-            raise StateUnusable(f"{paths.run} belongs to another user")
+        # It may lie in a folder where everybody may write.
+        if paths.run.is_symlink() or paths.run.stat().st_uid != os.getuid():
+            raise StateUnusable(f"{paths.run} was made by another user", hint="remove it")
+        paths.run.chmod(0o700)
         probe = paths.root / ".writable"
         probe.write_bytes(b"x" * 4096)
         probe.unlink(missing_ok=True)

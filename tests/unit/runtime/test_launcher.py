@@ -45,6 +45,23 @@ def test_the_state_directory_is_private_and_long_paths_get_short_sockets(state_d
     deep.run.rmdir()
 
 
+def test_a_folder_of_sockets_that_somebody_else_laid_out_is_refused(state_dir: Path) -> None:
+    deep = StatePaths(state_dir / ("y" * 90))
+    (state_dir / "elsewhere").mkdir()
+    deep.run.symlink_to(state_dir / "elsewhere")
+    try:
+        with pytest.raises(StateUnusable, match="another user"):
+            prepare(deep)
+    finally:
+        deep.run.unlink()
+    deep.run.mkdir(mode=0o755)
+    try:
+        prepare(deep)
+        assert deep.run.stat().st_mode & 0o777 == 0o700
+    finally:
+        deep.run.rmdir()
+
+
 def test_a_file_where_the_directory_should_be_is_named(state_dir: Path) -> None:
     (state_dir / "file").write_text("x")
     with pytest.raises(StateUnusable, match="--state-dir"):
