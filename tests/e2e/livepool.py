@@ -142,7 +142,8 @@ def command_of(pid: int) -> bytes:
 
 
 def parent_of(pid: int) -> int:
-    return int(_stat(pid)[1]) if _stat(pid) else 0
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0
 
 
 def alive(pid: int) -> bool:

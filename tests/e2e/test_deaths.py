@@ -79,7 +79,7 @@ def test_a_killed_agent_adopts_its_tasks_again(battered: LivePool) -> None:
         os.kill(supervisor, signal.SIGCONT)
     ended_well_where_it_began(battered, ends)
     assert battered.shim(runs)["child_pid"] == child
-    assert all(battered.agent(node) != pid for node, pid in pids.items())
+    wait_until(lambda: all(battered.agent(node) != pid for node, pid in pids.items()), END_S, what="both agents")
     ended_well_where_it_began(battered, runs)
 
 
@@ -113,7 +113,8 @@ def test_a_killed_node_moves_its_tasks_and_returns(battered: LivePool) -> None:
     on_node = [job for job in jobs if placements(battered, job)[0].placements[0].node == "node-1"]
     assert len(on_node) == 2
     stay = [job for job in jobs if job not in on_node]
-    assert kill_node(battered.state_dir, "node-1") == 5
+    # The agent and two shims; a task may be faster and follow its shim by itself.
+    assert 3 <= kill_node(battered.state_dir, "node-1") <= 5
     for job in on_node:
         found = battered.result(job)
         assert (found.state, found.restarts, found.moves) == (JobState.SUCCEEDED, 0, 1)
