@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,31 @@ def test_functions_are_short() -> None:
                 if lines > FUNCTION_LINES_MAX:
                     too_long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines")
     assert too_long == []
+
+
+def imports_of(name: str, names: set[str]) -> set[str]:
+    """Return the modules of ``names`` that a module imports anywhere: at its top, for types alone, or in a function."""
+    found = set()
+    path = ROOT / "src" / Path(*name.split("."))
+    for node in ast.walk(ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names} & names
+            found |= inner or {node.module}
+    return found & names - {name}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    names = set(module_names())
+    graph = {name: imports_of(name, names) for name in names}
+    # The package loads its client when `corral.Client` is asked for, and is imported by nobody for that.
+    graph["corral"].discard("corral.client")
+    assert graph["corral.client.client"] >= {"corral.client.handle", "corral.model.report"}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise AssertionError(" -> ".join(error.args[1])) from None
 
 
 def test_there_is_no_default_drawer() -> None:

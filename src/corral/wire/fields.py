@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-import posixpath
 import re
-import stat
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 from corral.model.ask import AfterAsk
-from corral.model.errors import DuplicateName, InvalidField, MissingField, PathNotFound, PathUnsafe
+from corral.model.errors import DuplicateName, InvalidField, MissingField
 from corral.model.job import CheckpointSpec, DependencyKind
 from corral.wire import units
 from corral.wire.document import Node, Problems, field_path, shown
@@ -299,75 +295,6 @@ class FieldReader:
             return None
         return name
 
-    def directory(self, node: Node, path: str) -> str | None:
-        """Read a working directory as an absolute path; it must exist where that can be checked."""
-        found = self.absolute(node, path)
-        if found is None or not self.problems.checked.on_disk:
-            return found
-        mode = _mode(found)
-        if mode is None or not stat.S_ISDIR(mode):
-            what = "does not exist" if mode is None else "is not a directory"
-            self.problems.add(PathNotFound, node, path, f"{shown(found)} {what}")
-            return None
-        return found
-
-    def absolute(self, node: Node, path: str) -> str | None:
-        """Read a path as an absolute one; relative ones stand on the base of the document."""
-        if node.scalar and "\0" in node.text:
-            self.problems.add(PathUnsafe, node, path, "a path must not hold a NUL byte")
-            return None
-        text = self.text(node, path, length_max=4096)
-        if text is None:
-            return None
-        if re.match(r"[a-z][a-z0-9+.-]*://", text):
-            self.wrong(node, path, f"{shown(text)} is not a path of this machine", "fetch it in setup")
-            return None
-        base = self.problems.checked.base
-        if base is not None:
-            # pathlib would raise for the home of an unknown user; a name that begins with ~ is then just a name.
-            text = os.path.normpath(f"{base}/{text}" if text[:1] not in "/~" else os.path.expanduser(text))  # noqa: PTH111
-        if not text.startswith("/"):
-            self.wrong(node, path, f"{shown(text)} must be an absolute path")
-            return None
-        return text
-
-    def mounts(self, node: Node, path: str) -> dict[str, str]:
-        """Read ``{target inside the task's directory: source on this machine}``."""
-        found: dict[str, str] = {}
-        for name, key, value in self.problems.entries(node, path):
-            here = field_path(path, name)
-            source = self.absolute(value, here)
-            if source is not None and self.problems.checked.on_disk and _mode(source) is None:
-                self.problems.add(PathNotFound, value, here, f"the source {shown(source)} does not exist")
-            target = self.target(key, here)
-            if target is None or source is None:
-                continue
-            if target in found:
-                self.problems.add(DuplicateName, key, here, "mounts on the same target as another entry")
-            found[target] = source
-        for target in found:
-            parts = target.split("/")
-            above = next((up for up in ("/".join(parts[:n]) for n in range(1, len(parts))) if up in found), None)
-            if above is not None:
-                self.problems.add(PathUnsafe, node, f"{path}.{target}", f"lies inside another target, {shown(above)}")
-        return found
-
-    def target(self, key: Node, path: str) -> str | None:
-        """Read a mount's target: relative, without ``..``, not the task's directory itself."""
-        parts = key.text.split("/")
-        target = posixpath.normpath(key.text) if key.text else "."
-        message = None
-        if key.text.startswith(("/", "~")):
-            message = "a mount's target must be relative to the task's directory"
-        elif ".." in parts:
-            message = "a mount's target must not contain .."
-        elif target == "." or not key.text.isprintable() or len(key.text) > NAME_LENGTH_MAX * 4:
-            message = "is not a path inside the task's directory"
-        if message is not None:
-            self.problems.add(PathUnsafe, key, path, message)
-            return None
-        return target
-
 
 def _decimal(node: Node) -> str:
     """Return a number without an exponent, as the readers of units expect it; text as it is."""
@@ -382,14 +309,6 @@ def _decimal(node: Node) -> str:
 
 def _encodable(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
-
-
-def _mode(path: str) -> int | None:
-    """Return the mode of a file, or ``None`` when there is none that can be reached."""
-    try:
-        return Path(path).stat().st_mode
-    except OSError:
-        return None
 
 
 def _as_text(node: Node) -> Node:

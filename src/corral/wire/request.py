@@ -14,6 +14,7 @@ from corral.model.job import DependencyKind, Fencing
 from corral.wire import units
 from corral.wire.document import Checked, Node, Problems, json_node, node_of, shown
 from corral.wire.fields import FieldReader
+from corral.wire.paths import directory, mounts
 
 JOBS_MAX = 1_000
 ELEMENTS_TOGETHER_MAX = 100_000
@@ -60,8 +61,8 @@ FIELDS: dict[str, Read] = {
     "setup": lambda reader, node, path: reader.text(node, path),
     "run": _run,
     "envs": FieldReader.variables,
-    "workdir": FieldReader.directory,
-    "file_mounts": FieldReader.mounts,
+    "workdir": directory,
+    "file_mounts": mounts,
     "array": FieldReader.indices,
     "sweep": FieldReader.points,
     "max_duration": lambda reader, node, path: reader.duration_s(node, path, 0.001),
