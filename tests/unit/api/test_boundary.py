@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,23 @@ def test_without_a_known_token_nobody_is_let_in(http: Users, header: str | None)
         response = http(None)(method, path, headers=headers)
         problem(response, 401, "UNAUTHENTICATED")
         assert response.headers["www-authenticate"] == "Bearer"
+
+
+OPERATIONS = [
+    (method.upper(), path)
+    for path, operations in json.loads(SNAPSHOT.read_text())["paths"].items()
+    for method in operations
+    if path != "/v1/health"
+]
+
+
+@pytest.mark.parametrize("method,path", OPERATIONS, ids=" ".join)
+def test_no_operation_is_there_for_nobody(http: Users, method: str, path: str) -> None:
+    """Nor does it tell by another answer what is there, or whether the rest of the request is right."""
+    plain = re.sub(r"\{\w+\}", "1", path)
+    http(ALICE).submit({"run": "x"})
+    for body in ({}, {"content": b"{}", "headers": JSON}, {"content": b"nonsense"}):
+        problem(http(None)(method, plain, **body), 401, "UNAUTHENTICATED")
 
 
 def test_health_needs_no_token(http: Users) -> None:
