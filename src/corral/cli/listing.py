@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +26,8 @@ class Listing:
     def __init__(
         self, client: Client, *, everybody: bool, state: str | None, tenant: str | None, limit: int, now: float
     ) -> None:
+        from corral.client.client import user_name
+
         self._client = client
         self._user = None if everybody else user_name()
         self._since = None if everybody or state is not None else now - RECENT_S
@@ -79,14 +79,6 @@ class Listing:
             before, seen, size = page.next_before, seen + len(page.jobs), PAGE_MAX
             if before is None:
                 return
-
-
-def user_name() -> str:
-    """Return the name of the user who runs this process, as it is written on the jobs that are submitted."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 def state_of(text: str) -> JobState:

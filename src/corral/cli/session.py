@@ -63,7 +63,9 @@ def print_json(value: Any) -> None:
 
     data = msgspec.json.encode(value)
     if sys.stdout.isatty():
-        data = msgspec.json.format(data, indent=2)
+        from corral.cli.terminal import safe_json
+
+        data = safe_json(msgspec.json.format(data, indent=2).decode()).encode()
     sys.stdout.flush()
     sys.stdout.buffer.write(data + b"\n")
     sys.stdout.buffer.flush()

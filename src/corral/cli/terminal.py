@@ -34,6 +34,19 @@ def _escaped(match: re.Match[str]) -> str:
     return f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
 
 
+def safe_json(text: str) -> str:
+    """Return JSON that says the same, without characters that a terminal could obey or hide; line ends stay."""
+    return _UNSAFE.sub(_json_escaped, text)
+
+
+def _json_escaped(match: re.Match[str]) -> str:
+    character = match.group()
+    if character == "\n":
+        return character
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
 # A complete control sequence: CSI; OSC, DCS, SOS, PM, APC strings up to BEL or ST; other escapes; 8-bit CSI.
 # No string reaches over the beginning of another sequence: a log of beginnings alone would be read again from each.
 _SEQUENCE = re.compile(

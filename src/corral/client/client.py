@@ -108,7 +108,7 @@ class Client:
         from corral.wire.request import document_of
 
         documents = [document_of(job) for job in jobs]
-        user = _user()
+        user = user_name()
         for document in documents:
             document.setdefault("user", user)
         key = idempotency_key or os.urandom(16).hex()
@@ -344,8 +344,8 @@ def _name(text: str) -> str:
     return quote(text, safe="")
 
 
-def _user() -> str:
-    """Return the name of the user who runs this process, for information only."""
+def user_name() -> str:
+    """Return the name of the user who runs this process, as it is written on jobs: for information only."""
     import pwd
 
     try:

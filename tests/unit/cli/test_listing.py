@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from corral.cli import listing
-from corral.cli.listing import Listing, user_name
+from corral.cli.listing import Listing
 from corral.client import Client
+from corral.client.client import user_name
 from corral.model.ask import JobAsk
 from tests.unit.api.conftest import server, shared_server
 from tests.unit.api.memory_pool import ALICE, EXIT_0

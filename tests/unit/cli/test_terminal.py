@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.cli.terminal import LogFilter, safe
+from corral.cli.terminal import LogFilter, safe, safe_json
 
 # An ASCII terminal obeys nothing else: a well-formed colour, erase-in-line, and these characters.
 HARMLESS = "\t\n\r\b"
@@ -35,6 +36,21 @@ def test_names_are_shown_without_being_obeyed(text: str, shown: str) -> None:
 def test_a_safe_name_has_nothing_to_obey(text: str) -> None:
     assert all(c.isprintable() or c in " \u3000" or c.isspace() or ord(c) > 0x2FF for c in safe(text))
     assert not set(safe(text)) & {chr(n) for n in (*range(32), *range(127, 160))}
+
+
+@given(st.text(), st.text())
+def test_json_says_the_same_and_has_nothing_to_obey(name: str, value: str) -> None:
+    """Control characters up to 31 are escaped by JSON itself; a terminal obeys those from 127 to 159 as well."""
+    document = {name.encode(errors="ignore").decode(): [value.encode(errors="ignore").decode()]}
+    made = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    escaped = safe_json(made)
+    assert msgspec.json.decode(escaped) == document
+    assert not {c for c in escaped if c != "\n" and (ord(c) < 32 or 127 <= ord(c) < 160 or c in "\u202e\u200b\ufeff")}
+
+
+def test_json_keeps_what_is_harmless() -> None:
+    assert safe_json('{\n  "größe 训练": "🚀"\n}') == '{\n  "größe 训练": "🚀"\n}'
+    assert safe_json('"\x9b2J\U000e0041"') == '"\\u009b2J\\udb40\\udc41"'
 
 
 def shown(*chunks: bytes, colours: bool = True) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
-from corral.cli.render.layout import Column, facts, stack, state, table
+from corral.cli.render.layout import Column, cell, facts, stack, state, table
 from corral.cli.render.units import (
     counted,
     duration,
@@ -46,7 +46,7 @@ def status(found: PoolStatus, *, state_dir: str, zone: tzinfo | None = None) -> 
     ]
     if abs(found.clock_offset_s) >= 1:
         pairs.append(("clock", f"was set by {duration(abs(found.clock_offset_s))}; times go on without a jump"))
-    title = Text(f"corral {found.version}, pid {found.pid}, epoch {found.epoch}, journal at {found.seq}")
+    title = cell(f"corral {found.version}, pid {found.pid}, epoch {found.epoch}, journal at {found.seq}")
     return stack(title, Text(""), facts(pairs))
 
 
