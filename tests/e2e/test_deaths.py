@@ -177,3 +177,38 @@ def test_a_killed_supervisor_ends_the_pool_but_no_task(pool: LivePool) -> None:
     pool.up()
     assert pool.shim(job)["child_pid"] == child
     ended_well_where_it_began(pool, job)
+
+
+def test_when_all_parts_die_at_once_the_next_up_adopts_the_tasks(pool: LivePool) -> None:
+    info = pool.up()
+    job = pool.submit(UNTIL_TOLD)
+    child = pool.shim(job)["child_pid"]
+    parts = [pool.supervisor(), info.pid, pool.fork_server(), pool.agent("node-1"), pool.agent("node-2")]
+    os.kill(parts[0], signal.SIGSTOP)
+    for pid in reversed(parts):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(alive, parts)), what="all parts to die")
+    assert alive(child)
+    pool.up()
+    assert pool.shim(job)["child_pid"] == child
+    ended_well_where_it_began(pool, job)
+
+
+def test_an_agent_that_pauses_is_missed_and_goes_on_with_its_tasks(pool: LivePool) -> None:
+    pool.state_dir.mkdir(mode=0o700)
+    (pool.state_dir / "config.toml").write_text("node_silent_s = 1.5\nnode_lost_s = 600\n")
+    pool.up(nodes=1)
+    job = pool.submit(UNTIL_TOLD)
+    child, agent = pool.shim(job)["child_pid"], pool.agent("node-1")
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        wait_until(lambda: pool.client.status().nodes_up == 0, END_S, what="the node to be missed")
+        waits = pool.submit(["true"])
+        assert [node.state for node in pool.client.nodes()] == ["suspect"]
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    wait_until(lambda: pool.client.status().nodes_up == 1, END_S, what="the node to be up again")
+    assert pool.result(waits).state is JobState.SUCCEEDED
+    assert pool.agent("node-1") == agent
+    assert pool.shim(job)["child_pid"] == child
+    ended_well_where_it_began(pool, job)
