@@ -137,4 +137,7 @@ class Pool(Protocol):
         """Return the pool at a glance."""
 
     async def prepare_stop(self, who: Principal, *, stop_tasks: bool) -> int:
-        """Stop admitting and, if asked, cancel what runs; return the number of live tasks left (admin)."""
+        """Return the number of live tasks (admin). With ``stop_tasks`` first place nothing more and stop what runs.
+
+        What was stopped is queued again without charge. Waits for it, but not for ever: some tasks may be left.
+        """
