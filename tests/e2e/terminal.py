@@ -28,6 +28,9 @@ class Terminal:
         self._pid, self._fd = pty.fork()
         if self._pid == 0:
             try:
+                # Whoever runs the tests in the background ignores them, and children inherit that.
+                for number in (signal.SIGINT, signal.SIGQUIT):
+                    signal.signal(number, signal.SIG_DFL)
                 os.execvpe(arguments[0], list(arguments), {**environment, "TERM": "xterm-256color"})
             finally:
                 os._exit(126)
