@@ -14,14 +14,11 @@ from corral.cli.session import confirmed_by_tty, note
 from corral.cli.targets import TaskRef
 from corral.cli.watch import Interrupts, JobWatch
 from corral.model.errors import Conflict
-from corral.model.job import Cause, JobState
+from corral.model.job import NOT_STARTED_CODE, Cause, JobState
 
 if TYPE_CHECKING:
     from corral.client import Client
     from corral.model.report import JobSummary
-
-NOT_STARTED_CODE = 127
-"""What a shell returns for a command that it cannot start."""
 
 
 class Choice(Enum):
@@ -125,9 +122,9 @@ def _end(client: Client, job: str, cancelled_by: int | None) -> int:
 
 
 def job_exit_code(job: JobSummary) -> int:
-    """Return the exit code of an ended job: its own; 127 when its command could not be started; else 0 or 1."""
-    if job.exit_code is not None:
-        return job.exit_code
+    """Return the exit code of an ended job: its own; 0 only when it succeeded, 127 when it could not be started."""
     if job.state is JobState.SUCCEEDED:
-        return ExitCode.OK
+        return job.exit_code or ExitCode.OK
+    if job.exit_code:
+        return job.exit_code
     return NOT_STARTED_CODE if job.exit_cause == Cause.EXEC_FAILED.value else ExitCode.FAILED

@@ -82,6 +82,12 @@ class Cause(StrEnum):
 SIGNAL_BASE = 128
 """Shells report a death by signal n as 128 + n (POSIX.1-2017, 2.8.2)."""
 
+TIMED_OUT_CODE = 124
+"""What timeout(1) of coreutils returns for a command whose time was over."""
+
+NOT_STARTED_CODE = 127
+"""What a shell returns for a command that it cannot find (POSIX.1-2017, 2.8.2)."""
+
 
 class TaskExit(msgspec.Struct, frozen=True):
     """How a task ended. Exactly one of ``exit_code`` and ``signal`` is set when the process ran to an end."""
@@ -102,9 +108,22 @@ class TaskExit(msgspec.Struct, frozen=True):
         return self.cause is Cause.EXITED and self.exit_code == 0
 
     @property
-    def code(self) -> int | None:
-        """Return the code as a shell reports it: 128 + n for a death by signal n; ``None`` when no process ended."""
-        return self.exit_code if self.signal is None else SIGNAL_BASE + self.signal
+    def code(self) -> int:
+        """Return the code as a shell reports it: 128 + n for a death by signal n. Never 0 unless ``ok``.
+
+        A process that was only stopped may end with 0, and some ends have no process: then the cause decides. A time
+        limit gives 124 as timeout(1) of coreutils does, unless the process ended with an error of its own; too much
+        memory 137, a command that could not be started 127, any other cause 1.
+        """
+        if self.cause is Cause.MEMORY:
+            return SIGNAL_BASE + 9
+        if self.cause is Cause.MAX_DURATION:
+            return self.exit_code or TIMED_OUT_CODE
+        if self.signal is not None:
+            return SIGNAL_BASE + self.signal
+        if self.ok:
+            return 0
+        return self.exit_code or (NOT_STARTED_CODE if self.cause is Cause.EXEC_FAILED else 1)
 
 
 _LOST = frozenset({Cause.SHIM_LOST, Cause.NODE_LOST, Cause.LAUNCH_FAILED, Cause.LEASE_EXPIRED, Cause.DEVICE_FAILED})

@@ -190,7 +190,9 @@ def _job_ended(job: Job, fact: JobEnded) -> None:
     job.ended_at = fact.at
     decided = deciding_exit(job.gangs.values())
     if decided is not None:
-        job.exit_code, job.exit_cause = decided.code, decided.cause
+        # All that ran may have ended well, and the job not: a gang of it was never started.
+        job.exit_code = decided.code or (0 if fact.state is JobState.SUCCEEDED else 1)
+        job.exit_cause = decided.cause
     if fact.reason:
         job.message = fact.reason
 

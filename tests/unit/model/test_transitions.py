@@ -259,5 +259,41 @@ def test_the_exit_that_decides_is_that_of_the_task_to_blame(
     assert deciding_exit(job.gangs.values()) == decides
     fold(state, GangEnded(at=70.0, job=J, gang=0, incarnation=1, state=JobState.FAILED))
     fold(state, JobEnded(at=70.0, job=J, state=JobState.FAILED))
-    expected = {Cause.SIGNAL: 128 + 9}.get(decides.cause, decides.exit_code)
+    expected = {Cause.SIGNAL: 128 + 9, Cause.NODE_LOST: 1}.get(decides.cause, decides.exit_code)
     assert (job.exit_code, job.exit_cause) == (expected, decides.cause)
+
+
+CODES: dict[str, tuple[TaskExit, int]] = {
+    "a good end": (exited(Cause.EXITED, 0), 0),
+    "its own code": (exited(Cause.EXITED, 3), 3),
+    "a signal": (exited(Cause.SIGNAL, signal=15), 143),
+    "out of time, ended well when it was told to": (exited(Cause.MAX_DURATION, 0), 124),
+    "out of time, ended by SIGTERM": (exited(Cause.MAX_DURATION, signal=15), 124),
+    "out of time, ended by SIGKILL": (exited(Cause.MAX_DURATION, signal=9), 124),
+    "out of time, with an error of its own": (exited(Cause.MAX_DURATION, 3), 3),
+    "too much memory": (exited(Cause.MEMORY, signal=9), 137),
+    "too much memory, and nobody saw the signal": (exited(Cause.MEMORY), 137),
+    "not found": (exited(Cause.EXEC_FAILED, 127), 127),
+    "not executable": (exited(Cause.EXEC_FAILED, 126), 126),
+    "not started": (exited(Cause.EXEC_FAILED), 127),
+    "cancelled, ended well when it was told to": (exited(Cause.CANCELLED, 0), 1),
+    "cancelled by SIGTERM": (exited(Cause.CANCELLED, signal=15), 143),
+    "lost": (exited(Cause.NODE_LOST), 1),
+}
+
+
+@pytest.mark.parametrize("exit_, code", CODES.values(), ids=CODES.keys())
+def test_only_a_good_end_has_the_code_0(exit_: TaskExit, code: int) -> None:
+    assert exit_.code == code
+    assert (exit_.code == 0) == exit_.ok
+
+
+@pytest.mark.parametrize("state_of, code", [(JobState.FAILED, 1), (JobState.CANCELLED, 1), (JobState.SUCCEEDED, 0)])
+def test_a_job_that_did_not_succeed_has_no_code_0_even_when_all_that_ran_ended_well(
+    state_of: JobState, code: int
+) -> None:
+    state = pool(submitted(), placed(), ended(0, 30.0), ended(1, 30.0))
+    job = state.jobs[J]
+    fold(state, GangEnded(at=70.0, job=J, gang=0, incarnation=1, state=state_of))
+    fold(state, JobEnded(at=70.0, job=J, state=state_of))
+    assert job.exit_code == code
