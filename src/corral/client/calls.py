@@ -88,32 +88,40 @@ class Caller:
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
         repeatable: bool = True,
+        long_poll: bool = False,
     ) -> Reply:
         """Make a call and return its answer; raise the error of a problem document.
 
-        A call that is not ``repeatable`` is repeated only while it has surely not reached the pool. Raises
+        A call that is not ``repeatable`` is repeated only while it has surely not reached the pool. A ``long_poll``
+        that broke after a while was well until then: the time of looking for the pool begins when it is lost. Raises
         ``DaemonNotRunning`` when nobody answers and ``Unavailable`` when the connection broke.
         """
-        patience = Patience(self.retry_s)
+        patience, limit_s = Patience(self.retry_s), timeout_s or self.timeout_s
         while True:
             target = None
+            begun = time.monotonic()
             try:
                 target = self._found()
                 url = target.url(path, query)
                 typed = {"Content-Type": "application/json"} if body else {}
                 all_headers = {**target.headers, **typed, **(headers or {})}
-                reply = self.transport.request(method, url, all_headers, body, timeout_s or self.timeout_s)
+                reply = self.transport.request(method, url, all_headers, body, limit_s)
                 if reply.status < 400:
                     return reply
                 if reply.status == 401:
                     self._forget(target)  # the pool may have been made anew, with a new token
                 error = error_of(reply.status, reply.headers, reply.body, url)
+                if long_poll and time.monotonic() - begun > BACKOFF_MAX_S:
+                    patience = Patience(self.retry_s)
                 if reply.status != 503 or not repeatable or not patience.pause():
                     raise error
             except NotSent:
                 self._again(patience, target)
             except Broken as broken:
                 origin = target.origin if target else ""
+                # A pool that was silent for the whole time limit was not well.
+                if long_poll and BACKOFF_MAX_S < time.monotonic() - begun < limit_s:
+                    patience = Patience(self.retry_s)
                 if not repeatable or not patience.pause():
                     doubt = "" if repeatable else "; whether the call was carried out is unknown"
                     raise Unavailable(f"the connection to {origin} broke: {broken}{doubt}") from None

@@ -174,7 +174,11 @@ class Client:
         while True:
             part_s = WAIT_S if deadline is None else max(0.0, min(WAIT_S, deadline - time.monotonic()))
             reply = self._caller.call(
-                "GET", f"/jobs/{_name(ref)}/wait", query={"timeout_s": part_s}, timeout_s=part_s + ANSWER_MARGIN_S
+                "GET",
+                f"/jobs/{_name(ref)}/wait",
+                query={"timeout_s": part_s},
+                timeout_s=part_s + ANSWER_MARGIN_S,
+                long_poll=True,
             )
             found = decoded(reply.body, JobSummary)
             if found.state.ended or (deadline is not None and time.monotonic() >= deadline):
