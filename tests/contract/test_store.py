@@ -43,7 +43,6 @@ def test_a_new_store_is_empty(store: Store) -> None:
     assert store.recover() == Recovered(0, None, ())
     assert store.entries_after(0, 10) == []
     assert store.finished_jobs(JobQuery()) == []
-    assert list(store.idempotency_keys(10)) == []
     assert store.usage(0, 10**10, None) == []
     assert store.prune(entries_before=1e12, keep_jobs=()) == 0
 
@@ -248,16 +247,6 @@ def test_a_job_cannot_finish_twice_and_the_refused_batch_leaves_nothing(store: S
         store.append(1, epoch, Batch((lost(2.0),), finished=(finished(2), finished(1))))
     assert [job.number for job in store.finished_jobs(JobQuery())] == [1]
     assert store.append(1, epoch, Batch((lost(2.0),), finished=(finished(2),))) == 2
-
-
-def test_idempotency_keys_come_newest_first(store: Store) -> None:
-    jobs = (finished(1, key="old"), finished(2), finished(3, tenant="b", key="new"), finished(4, key="newest"))
-    store.append(0, store.acquire_leadership(), Batch((), finished=jobs))
-    assert list(store.idempotency_keys(2)) == [
-        ("a", "newest", "4", "digest of newest"),
-        ("b", "new", "3", "digest of new"),
-    ]
-    assert [key for _, key, _, _ in store.idempotency_keys(10)] == ["newest", "new", "old"]
 
 
 def test_usage_is_added_up_by_tenant_and_hour(store: Store) -> None:

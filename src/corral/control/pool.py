@@ -323,5 +323,5 @@ def _matches(job: Job, query: JobQuery) -> bool:
     return (
         (query.name is None or job.spec.name == query.name)
         and (query.state is None or job.state == query.state)
-        and (query.since is None or job.submitted_at >= query.since)
+        and (query.since is None or job.ended_at is None or job.ended_at >= query.since)
     )

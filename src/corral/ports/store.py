@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -65,7 +65,7 @@ class UsageRow(msgspec.Struct, frozen=True):
 
 
 class JobQuery(msgspec.Struct, frozen=True):
-    """Which finished jobs to read: newest first, ``before`` is an exclusive job number for paging."""
+    """Which finished jobs to read: newest first, ``before`` is an exclusive job number, ``since`` bounds the end."""
 
     tenant: TenantId | None = None
     name: str | None = None
@@ -130,9 +130,6 @@ class Store(Protocol):
 
     def finished_jobs(self, query: JobQuery) -> list[FinishedJob]:
         """Return finished jobs, newest first, without their documents (``document`` is empty)."""
-
-    def idempotency_keys(self, limit: int) -> Iterator[tuple[str, str, JobId, str]]:
-        """Yield (tenant, key, job, request digest) of the newest finished jobs that had a key."""
 
     def usage(self, since_hour: int, until_hour: int, tenant: TenantId | None) -> list[UsageRow]:
         """Return the usage rows of hours in [since, until)."""

@@ -327,20 +327,6 @@ class SqlStore:
         with self._reading() as connection:
             return [rows.finished_job(row) for row in connection.execute(statement)]
 
-    def idempotency_keys(self, limit: int) -> Iterator[tuple[str, str, JobId, str]]:
-        """Yield (tenant, key, job, request digest) of the newest finished jobs that had a key."""
-        of = finished_jobs.c
-        statement = (
-            select(of.tenant, of.idempotency_key, of.id, func.coalesce(of.request_digest, ""))
-            .where(of.idempotency_key.is_not(None))
-            .order_by(of.number.desc())
-            .limit(limit)
-        )
-        with self._reading() as connection:
-            found = connection.execute(statement).all()
-        for tenant, key, job, digest in found:
-            yield tenant, key, JobId(job), digest
-
     def usage(self, since_hour: int, until_hour: int, tenant: TenantId | None) -> list[UsageRow]:
         """Return the usage rows of hours in [since, until), by hour and tenant."""
         of = usage_hours.c

@@ -110,7 +110,7 @@ class JobsQuery(Question):
     tenant: str | None = Field(default=None, max_length=128)
     name: str | None = Field(default=None, max_length=128)
     state: Literal["pending", "running", "succeeded", "failed", "cancelled"] | None = None
-    since: float | None = Field(default=None, allow_inf_nan=False, description="submitted at or after")
+    since: float | None = Field(default=None, allow_inf_nan=False, description="unfinished, or ended at or after")
     before: int | None = Field(default=None, ge=0, le=2**53, description="job numbers below, for the next page")
     limit: int = Field(default=100, ge=1, le=10_000)
 
