@@ -38,7 +38,7 @@ from demo.shares import measured_shares
 
 NODES, DEVICES = 4, 8
 WEIGHTS = {"ada": 1.0, "bob": 2.0, "cyd": 3.0}
-WINDOW_S = 50.0
+WINDOW_S = 60.0
 DEVICE_FAILS_S, NODE_DIES_S = 12.0, 24.0
 WAIT_S = 120.0
 TILES = 24
@@ -93,7 +93,7 @@ def real_work(demo: Demo) -> None:
     """Submit the sweep, the gang, the map over tiles, and what follows them."""
     gang = {"MIN_SECONDS": "35", "EPOCHS": "30"}
     demo.named["gang"] = demo.program(
-        "cyd", "gang", "gang", gpus=2, num_nodes=4, envs=gang, max_restarts=2, priority=10
+        "cyd", "gang", "gang", gpus=1, num_nodes=4, envs=gang, max_restarts=2, priority=10
     )
     sweep = {"C": [0.1, 1, 10, 100], "GAMMA": [0.1, 0.5, 1, 2], "SCALE": ["unit", "root", "standard"]}
     hold = {"HOLD_SECONDS": "2"}
@@ -241,7 +241,7 @@ def show(demo: Demo, figures: dict[str, Any]) -> None:
     demo.console.print(receipts)
     demo.say(
         f"best held-out accuracy {figures['best_accuracy']:.4f}; {figures['jobs']} jobs, {figures['failed_jobs']} "
-        f"failed, {figures['restarts']} restarts after one failed device and one dead node"
+        f"failed; {figures['restarts']} tasks moved after one failed device and one dead node"
     )
 
 
@@ -254,7 +254,7 @@ def accepted(figures: dict[str, Any]) -> bool:
 def main() -> int:
     """Run the demo on a pool of its own; 0 when everything went as it should."""
     folder = Path(tempfile.mkdtemp(prefix="corral-demo-"))
-    demo = Demo(folder / "state", Console())
+    demo = Demo(folder / "state", Console(width=None if sys.stdout.isatty() else 110))
     options = PoolOptions(state_dir=demo.state_dir, port=0, nodes=NODES, gpus_per_node=DEVICES, simulated="h100")
     try:
         info = start_pool(options)
