@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
 import pytest
 
-from corral.model.ids import JobId, NodeId, QueueName, TenantId
+from corral.model.ids import GangKey, JobId, NodeId, QueueName, TenantId
 from corral.model.offer import Candidate, Holding, QueueStanding
 from corral.model.report import NodeConstraint, StartEstimate, WhyReport
 from corral.model.resources import Amount, NodeSpec
@@ -111,7 +112,7 @@ def test_who_would_delay_a_reservation_is_told_whose() -> None:
     assert node(report, "node-1").blocks == ("kept for job 1",)
     assert report.reservation is not None
     assert not report.own_reservation
-    assert report.cheapest_change == "with a max_duration of 1 min it would start now on node-1, before a reservation"
+    assert report.cheapest_change == "with a max_duration of at most 1 min it would start now on node-1"
     # A tenant does not learn the numbers of others' jobs.
     veiled = why(pending, 2, "a", holdings=held, past={"a": 1.0})
     assert veiled.blocked_by == ("the reservation of a job of tenant b: it would be delayed",)
@@ -155,6 +156,67 @@ def test_the_cheapest_change_is_the_smallest_that_helps() -> None:
     assert report.cheapest_change == "with 1 node instead of 2 it would start now on node-1"
     both = [full("node-0", 90, owner="b"), full("node-1", 91, NOW + 50, owner="a")]
     assert why([candidate(1)], 1, holdings=both).cheapest_change == "after your job 91 ends it would start"
+
+
+def test_a_suggestion_names_all_that_it_changes() -> None:
+    # 64 - 36 = 28 CPUs are free: too few for half of 64, enough for 3/8 of them (24); 3/8 of 16 GiB are 6.
+    busy = [holding(90, place_on("node-0", cpus=36), tenant="b")]
+    asked = candidate(1, shape(8, cpus=64, memory=16_384))
+    words = "with 3 GPUs, 24 CPUs and 6 GiB per node it would start now on node-0"
+    assert why([asked], 1, specs=TWO[:1], holdings=busy).cheapest_change == words
+    # 40 are free: half of the CPUs are enough, with all 8 GPUs.
+    busy = [holding(90, place_on("node-0", cpus=24), tenant="b")]
+    words = "with 32 CPUs per node it would start now on node-0"
+    assert why([asked], 1, specs=TWO[:1], holdings=busy).cheapest_change == words
+
+
+def test_an_end_is_named_only_where_nobody_ahead_takes_its_room() -> None:
+    pending = [candidate(1, shape(8)), candidate(2, shape(8))]
+    one = {"specs": TWO[:1], "holdings": [full("node-0", 90)]}
+    assert why(pending, 1, **one).cheapest_change == "after one job of tenant b ends it would start"
+    assert why(pending, 2, **one).cheapest_change is None
+    # Whichever of the two ends, its node is kept for the gang of two that is first in line.
+    pending = [candidate(1, shape(8, ranks=2)), candidate(2, shape(8))]
+    both = [full("node-0", 90), full("node-1", 91)]
+    assert why(pending, 2, holdings=both).cheapest_change is None
+    # The room of one end is enough for the first and the second.
+    pending = [candidate(1, shape(4)), candidate(2, shape(4))]
+    assert why(pending, 2, **one).cheapest_change == "after one job of tenant b ends it would start"
+
+
+def test_an_end_lets_its_own_tenant_go_ahead() -> None:
+    # Each holds half the pool. Whose holder ends holds nothing then, and is next.
+    held = [full("node-0", 90, owner="b"), full("node-1", 91, owner="a")]
+    pending = [candidate(1, shape(8), tenant="a"), candidate(2, shape(8), tenant="b")]
+    stage = scene(pending, holdings=held)
+    assert stage.reservations[0].key.job == "1"
+    report = explain_pending(msgspec.structs.replace(stage, reservations=()), pending[0], None)
+    assert report.cheapest_change == "after your job 91 ends it would start"
+    report = explain_pending(msgspec.structs.replace(stage, reservations=()), pending[1], None)
+    assert report.cheapest_change == "after your job 90 ends it would start"
+
+
+def test_a_gap_of_seconds_is_offered_too_and_an_open_one_is_not() -> None:
+    pending = [candidate(1, shape(8, ranks=2), tenant="b"), candidate(2, shape(1))]
+    held = [full("node-0", 90, NOW + 5.9, owner="c")]
+    report = why(pending, 2, holdings=held, past={"a": 1.0})
+    assert report.cheapest_change == "with a max_duration of at most 5 s it would start now on node-1"
+    # Nobody knows when 90 ends: no duration is short enough, and its end starts the gang of two.
+    report = why(pending, 2, holdings=[full("node-0", 90, owner="c")], past={"a": 1.0})
+    assert report.cheapest_change is None
+
+
+def test_an_element_waits_for_another_one_of_its_job() -> None:
+    second = msgspec.structs.replace(candidate(1, shape(8)), key=GangKey(JobId("1"), 1))
+    report = why([second], 1, specs=TWO[:1], holdings=[full("node-0", 1, owner="a")])
+    assert report.cheapest_change == "after another element of this job ends it would start"
+
+
+def test_nothing_is_promised_behind_two_hundred_others() -> None:
+    pending = [candidate(i, shape(0.01, cpus=0.01, memory=1)) for i in range(1, 203)]
+    one = {"specs": TWO[:1], "holdings": [full("node-0", 900)]}
+    assert why(pending, 200, **one).cheapest_change == "after one job of tenant b ends it would start"
+    assert why(pending, 201, **one).cheapest_change is None
 
 
 def test_a_retry_that_backs_off_says_so() -> None:
