@@ -69,10 +69,23 @@ def _demand(ask: JobAsk, capacity: Inventory, defaults: AdmissionDefaults) -> De
         memory = memory if memory is not None else max(1, each_memory * ask.gpu_milli // MILLI)
     else:
         largest_cpus = max((kind.cpus_milli for kind in capacity.kinds), default=defaults.cpus_milli)
-        largest_memory = max((kind.memory_mib for kind in capacity.kinds), default=defaults.memory_mib)
         cpus = cpus if cpus is not None else max(1, min(defaults.cpus_milli, largest_cpus))
-        memory = memory if memory is not None else max(1, min(defaults.memory_mib, largest_memory))
+        memory = memory if memory is not None else _memory_by_cpus(ask.num_nodes, cpus, capacity, defaults)
     return Demand(ask.gpu_milli, ask.gpu_model, cpus, memory)
+
+
+def _memory_by_cpus(ranks: int, cpus_milli: int, capacity: Inventory, defaults: AdmissionDefaults) -> int:
+    """Return the part of a node's memory (MiB) that goes with CPUs: of the largest node with which all ranks fit.
+
+    It is ``memory x cpus / CPUs of the node``, at least ``defaults.memory_mib`` or all that the node has.
+    """
+    memory = defaults.memory_mib
+    for kind in sorted(capacity.kinds, key=lambda kind: (kind.memory_mib, kind.cpus_milli), reverse=True):
+        share = kind.memory_mib * min(cpus_milli, kind.cpus_milli) // max(1, kind.cpus_milli)
+        memory = max(1, share, min(defaults.memory_mib, kind.memory_mib))
+        if ever_fits(GangShape(ranks, Demand(0, None, cpus_milli, memory)), capacity) is None:
+            break
+    return memory
 
 
 def _over_limit(shape: GangShape, tenant: Tenant, queue: Queue) -> Refusal | None:

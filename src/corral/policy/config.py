@@ -118,7 +118,8 @@ class SchedulingConfig(msgspec.Struct, frozen=True):
 class AdmissionDefaults(msgspec.Struct, frozen=True):
     """What a job gets where it says nothing. CPU and memory defaults are for jobs without GPUs only.
 
-    A job with GPUs gets its nodes' CPUs and memory in proportion to the devices that it takes.
+    A job with GPUs gets its nodes' CPUs and memory in proportion to the devices that it takes; one without gets memory
+    in proportion to its CPUs, and ``memory_mib`` at least.
     """
 
     cpus_milli: int = 1_000

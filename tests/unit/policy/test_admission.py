@@ -57,6 +57,7 @@ def test_a_plain_command_gets_all_defaults() -> None:
     assert spec == JobSpec(
         name="python",
         tenant=TenantId("a"),
+        # node-2 has less memory than the others: 64,000 MiB for 64 CPUs count, but 1 GiB is the least.
         shape=GangShape(1, Demand(0, None, 1_000, 1_024)),
         argv=("python", "train.py"),
     )
@@ -128,6 +129,23 @@ def test_cpus_and_memory_follow_the_devices() -> None:
 def test_jobs_without_gpus_fit_small_nodes_by_default() -> None:
     small = [node_spec("node-0", 0, cpus=0.5, memory=512)]
     assert demand(pool=small) == Demand(0, None, 500, 512)
+
+
+def test_memory_follows_the_cpus_of_the_largest_node_that_fits() -> None:
+    # 23 GiB (23,552 MiB) for 8 CPUs.
+    one = [node_spec("node-0", 0, cpus=8, memory=23_552)]
+    assert demand(pool=one) == Demand(0, None, 1_000, 2_944)
+    assert demand(pool=one, cpus_milli=4_000) == Demand(0, None, 4_000, 11_776)
+    assert demand(pool=one, cpus_milli=8_000) == Demand(0, None, 8_000, 23_552)
+    assert demand(pool=one, cpus_milli=100) == Demand(0, None, 100, 1_024)
+    assert demand(pool=one, cpus_milli=4_000, memory_mib=5) == Demand(0, None, 4_000, 5)
+    # The largest in memory has too few CPUs for 8: a quarter of 32 CPUs with 64,000 MiB.
+    two = [node_spec("big", 0, cpus=4, memory=100_000), node_spec("wide", 0, cpus=32, memory=64_000)]
+    assert demand(pool=two, cpus_milli=2_000) == Demand(0, None, 2_000, 50_000)
+    assert demand(pool=two, cpus_milli=8_000) == Demand(0, None, 8_000, 16_000)
+    # Two ranks of 4 CPUs do not fit on it either: both fit with an eighth of the other's memory.
+    assert demand(pool=two, cpus_milli=4_000, num_nodes=2) == Demand(0, None, 4_000, 8_000)
+    assert refusal(pool=two, cpus_milli=64_000).code == "UNSCHEDULABLE"
 
 
 def test_all_devices_of_a_node_can_be_filled_with_defaulted_jobs() -> None:
