@@ -5,7 +5,7 @@ from __future__ import annotations
 from corral.control.core import ControlCore
 from corral.control.reports import node_state
 from corral.model.ids import GangKey, TenantId
-from corral.model.job import Gang, Job, JobState, TaskState
+from corral.model.job import DependencyKind, Gang, Job, JobState, TaskState
 from corral.model.offer import Candidate
 from corral.model.report import QueueLine, WhyReport
 from corral.model.resources import MILLI, Amount
@@ -57,13 +57,25 @@ def why(core: ControlCore, job: Job, gang: int | None, now: float, viewer: Tenan
         return _line(job, one, f"is being cancelled by {job.cancelled_by}")
     if job.waiting_for:
         ahead = ", ".join(job.waiting_for)
-        return _line(job, one, f"waits for job {ahead} to end", blocked=(f"after: job {ahead}",))
+        return _line(job, one, f"waits for {_dependency_words(job)}", blocked=(f"after: job {ahead}",))
     if core.cycle.paused:
         return _line(job, one, "the pool is stopping and starts nothing more", blocked=("the pool is stopping",))
     candidate: Candidate | None = core.book.waiting.index.get(GangKey(job.id, index))
     if candidate is None:
         return _line(job, one, "is about to be offered the pool")
     return explain_pending(scene_of(core, now), candidate, viewer)
+
+
+def _dependency_words(job: Job) -> str:
+    """Return what has to happen first: ``job 3, 4 to succeed and job 7 to end``."""
+    kinds = {dependency.job: dependency.kind for dependency in job.spec.after}
+    verbs = {DependencyKind.SUCCEEDED: "succeed", DependencyKind.ENDED: "end", DependencyKind.FAILED: "fail"}
+    parts = []
+    for kind, verb in verbs.items():
+        names = [name for name in job.waiting_for if kinds.get(name, DependencyKind.SUCCEEDED) is kind]
+        if names:
+            parts.append(f"job {', '.join(names)} to {verb}")
+    return " and ".join(parts)
 
 
 def _first_of_interest(job: Job) -> int | None:

@@ -9,7 +9,15 @@ from msgspec.structs import replace
 from corral.control.book import Book
 from corral.control.inputs import Administer, Cancel, Submit
 from corral.control.submission import Admission, names_known, refuse, submission_order
-from corral.model.errors import Conflict, DuplicateName, IdempotencyMismatch, NotFound, Refusal, TooManyJobs
+from corral.model.errors import (
+    Conflict,
+    DuplicateName,
+    IdempotencyMismatch,
+    InvalidField,
+    NotFound,
+    Refusal,
+    TooManyJobs,
+)
 from corral.model.events import (
     JobCancelRequested,
     NodeCordoned,
@@ -23,6 +31,8 @@ from corral.model.events import (
     TokenRevoked,
 )
 from corral.model.ids import DEFAULT_QUEUE, DEFAULT_TENANT, JobId, NodeId, TenantId
+from corral.model.resources import MILLI
+from corral.model.tenant import Tenant
 from corral.policy.admission import AdmissionDefaults
 
 
@@ -90,7 +100,7 @@ class Intake:
         state = self._book.state
         match ask.fact:
             case TenantSet(tenant=tenant):
-                return _exists(state.tenants, tenant.id, "tenant", create=ask.create)
+                return _exists(state.tenants, tenant.id, "tenant", create=ask.create) or _quota_refusal(tenant)
             case QueueSet(queue=queue):
                 return _exists(state.queues, queue.name, "queue", create=ask.create)
             case TenantRemoved(tenant=name):
@@ -134,6 +144,15 @@ def _exists(names: Collection[str], name: str, what: str, *, create: bool) -> Re
     if create and there:
         return refuse(DuplicateName, f"{what} {name!r} exists already", field="name")
     return None if create or there else _missing(what, name, names)
+
+
+def _quota_refusal(tenant: Tenant) -> Refusal | None:
+    floor, cap = tenant.guaranteed, tenant.limit
+    for what, low, high in (("GPUs", floor.gpu_milli, cap.gpu_milli), ("CPUs", floor.cpus_milli, cap.cpus_milli)):
+        if low is not None and high is not None and low > high:
+            message = f"{low / MILLI:g} guaranteed {what} are more than the limit of {high / MILLI:g}"
+            return refuse(InvalidField, message, field="guaranteed", hint="lower the guarantee or raise the limit")
+    return None
 
 
 def _removable(names: Collection[str], name: str, what: str, *, used: bool, kept: bool) -> Refusal | None:

@@ -114,7 +114,7 @@ class Admission:
             if job is not None:
                 waiting_for.append(job)
             elif ended is None:
-                return refuse(UnknownDependency, f"there is no job {want.ref!r}", field="after")
+                return refuse(UnknownDependency, f"there is no job {want.ref!r} of tenant {tenant}", field="after")
             elif satisfies(want.kind, ended.state):
                 job = ended.job
             else:

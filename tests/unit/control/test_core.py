@@ -143,7 +143,8 @@ def test_dependencies_on_finished_jobs_and_on_unknown_ones() -> None:
     refused = world.tell(Submit((JobAsk(argv=("x",), after=(AfterAsk("8"),)),), ended=done))
     assert isinstance(refused, Refusal)
     assert refused.code == "UNKNOWN_DEPENDENCY"
-    assert world.refused(JobAsk(argv=("x",), after=(AfterAsk("nobody"),))).code == "UNKNOWN_DEPENDENCY"
+    unknown = world.refused(JobAsk(argv=("x",), after=(AfterAsk("nobody"),)))
+    assert (unknown.code, unknown.message) == ("UNKNOWN_DEPENDENCY", "there is no job 'nobody' of tenant default")
 
 
 def test_a_submission_is_all_or_nothing_and_knows_circles_and_twins() -> None:
@@ -259,6 +260,17 @@ def test_limits_hold_and_admin_acts_are_checked() -> None:
     assert isinstance(again, Refusal)
     assert again.code == "DUPLICATE_NAME"
     assert world.refused(JobAsk(argv=("x",), tenant="a", gpu_milli=3000)).code == "QUOTA_EXCEEDED"
+    more = Tenant(TenantId("a"), guaranteed=Quota(gpu_milli=2500), limit=Quota(gpu_milli=2000))
+    refused = world.tell(Administer(TenantSet(at=world.now, tenant=more, by="t")))
+    assert isinstance(refused, Refusal)
+    assert (refused.code, refused.field) == ("INVALID_FIELD", "guaranteed")
+    assert refused.message == "2.5 guaranteed GPUs are more than the limit of 2"
+    cpus = Tenant(TenantId("a"), guaranteed=Quota(cpus_milli=1), limit=Quota(cpus_milli=0))
+    refused = world.tell(Administer(TenantSet(at=world.now, tenant=cpus, by="t")))
+    assert isinstance(refused, Refusal)
+    assert refused.code == "INVALID_FIELD"
+    equal = Tenant(TenantId("a"), guaranteed=Quota(2000, 1), limit=Quota(gpu_milli=2000))
+    assert world.tell(Administer(TenantSet(at=world.now, tenant=equal, by="t"))) is None
     assert world.refused(JobAsk(argv=("x",), tenant="nobody")).code == "NOT_FOUND"
     world.submit(*[JobAsk(argv=("x",), tenant="a", gpu_milli=1000) for _ in range(3)])
     assert [world.job(n).state for n in "123"] == ["running", "running", "pending"]

@@ -7,7 +7,7 @@ from corral.control.inputs import Administer, Cancel, Quiesce
 from corral.model.ask import AfterAsk, JobAsk
 from corral.model.events import NodeCordoned, QueueSet, TenantSet
 from corral.model.ids import JobId, NodeId, QueueName, TenantId
-from corral.model.job import JobState
+from corral.model.job import DependencyKind, JobState
 from corral.model.tenant import Queue, Tenant
 from tests.unit.control.world import World
 
@@ -33,7 +33,11 @@ def test_one_line_for_everything_but_a_wait_for_room() -> None:
     world.gone("n2")
     assert verdict(world, first) == "runs on n1, n2; n2 does not answer"
     (second,) = world.submit(JobAsk(name="two", argv=("x",), gpu_milli=1000, after=(AfterAsk(first),)))
-    assert verdict(world, second) == "waits for job 1 to end"
+    assert verdict(world, second) == "waits for job 1 to succeed"
+    waits = (AfterAsk(first, DependencyKind.ENDED), AfterAsk(second, DependencyKind.FAILED))
+    (both,) = world.submit(JobAsk(argv=("x",), gpu_milli=1000, after=waits))
+    assert verdict(world, both) == "waits for job 1 to end and job 2 to fail"
+    world.tell(Cancel(JobId(both), "me"))
     world.tell(Cancel(JobId(first), "me"))
     assert verdict(world, first) == "is being stopped (cancelled)"
     world.tell(Quiesce(stop_tasks=False))
