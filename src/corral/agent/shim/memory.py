@@ -9,6 +9,7 @@ from corral.agent.shim.tree import Tree
 LOOK_EVERY_S = 1.0
 # Looking may cost this part of one CPU at most: with very many processes it is done less often.
 _COST_PART = 0.01
+_HINT = "ask for more with --memory"
 
 
 class MemoryGuard:
@@ -40,7 +41,7 @@ class MemoryGuard:
         self.every_s = max(LOOK_EVERY_S, (time.monotonic() - began) / _COST_PART)
         if used <= self._limit_mib:
             return None
-        return f"out of memory: the task used {used:.0f} MiB, its limit is {self._limit_mib} MiB"
+        return f"out of memory: the task used {used:.0f} MiB, its limit is {self._limit_mib} MiB; {_HINT}"
 
     def killed_by_kernel(self) -> str | None:
         """Return in words that the kernel killed a process of the task for memory, ``None`` when it did not."""
@@ -51,4 +52,7 @@ class MemoryGuard:
         self.peak_mib = max(self.peak_mib, used)
         if cgroup.oom_kills() == 0:
             return None
-        return f"out of memory: the task reached its limit of {self._limit_mib} MiB ({self.peak_mib:.0f} MiB seen)"
+        # What the dead used is no longer counted: only the kernel's own peak still knows of it.
+        peak_mib = cgroup.peak_mib()
+        peak = f" (peak use {peak_mib:.0f} MiB)" if peak_mib else ""
+        return f"out of memory: the task reached its limit of {self._limit_mib} MiB{peak}; {_HINT}"

@@ -129,6 +129,14 @@ class TaskCgroup:
         size = self._counter("memory", "memory.stat", "memory.stat", b"anon", b"total_rss")
         return size / (1 << 20)
 
+    def peak_mib(self) -> float:
+        """Return the largest use of the group that the kernel noted, in MiB; 0 before Linux 5.19 with cgroup v2."""
+        if "memory" not in self._groups:
+            return 0.0
+        version, path = self._groups["memory"]
+        raw = processes.read_small(f"{path}/{'memory.peak' if version == 2 else 'memory.max_usage_in_bytes'}")
+        return int(raw) / (1 << 20) if raw else 0.0
+
     def _counter(self, role: str, name_v2: str, name_v1: str, key_v2: bytes, key_v1: bytes | None = None) -> int:
         if role not in self._groups:
             return 0
