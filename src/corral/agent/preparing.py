@@ -114,6 +114,7 @@ class Preparer:
             "max_duration_s": command.max_duration_s,
             "grace_s": command.grace_s,
             "checkpoint_signal": command.checkpoint.signal if command.checkpoint is not None else None,
+            "checkpoint_grace_s": command.checkpoint.grace_s if command.checkpoint is not None else 0.0,
             "cgroup": self._cgroup(command, directory),
             "memory_mib": command.placement.memory_mib or None,
             "notify": config.notify_socket,

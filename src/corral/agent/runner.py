@@ -19,6 +19,7 @@ from corral.agent.outputs import ExtendLease, Launch, Record, Stop
 from corral.agent.preparing import PreparationFailed, Preparer
 from corral.agent.running import News, NotifySocket, Running, StopOrder, unwatch_shim, watch_shim
 from corral.agent.shim import record
+from corral.agent.shim.ending import SAVING_MAX_S
 from corral.agent.shim.handle import TaskHandle, write_lease
 from corral.agent.threads import in_thread
 from corral.model.ids import DeviceId
@@ -172,7 +173,8 @@ class Runner:
         running.stop = StopOrder(order.reason, order.grace_s)
         if before is not None and before.kill_at is not None:
             # The same order comes again when the controller has not heard of the end: the patience runs on.
-            if order.grace_s >= before.grace_s:
+            saving = before.reason == Cause.PREEMPTED != order.reason
+            if order.grace_s >= before.grace_s and not saving:
                 running.stop = before
                 return
             running.stop.kill_before = before.kill_at
@@ -188,7 +190,8 @@ class Runner:
             _log.warning("task %s cannot be told to stop: %s", running.marker, error)
             told = False
         if told:
-            kill_at = time.monotonic() + order.grace_s + SHIM_PATIENCE_S
+            saving_s = SAVING_MAX_S if order.reason == Cause.PREEMPTED else 0.0
+            kill_at = time.monotonic() + saving_s + order.grace_s + SHIM_PATIENCE_S
             order.kill_at = kill_at if order.kill_before is None else min(kill_at, order.kill_before)
             return
         # A shim hears once it has written shim.json; one that is gone shows in its directory.

@@ -7,6 +7,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from corral.agent import processes
 from tests.contract.shim.shimworld import ShimWorld, child_of, gone, log_of, pid_in, shim_of, state_of
 from tests.waiting import wait_until
@@ -120,6 +122,70 @@ def test_the_time_is_limited(world: ShimWorld) -> None:
 def test_the_time_limit_kills_who_ignores_it(world: ShimWorld) -> None:
     status = world.run(script=DEAF, max_duration_s=0.3, grace_s=0.2)
     assert (status["cause"], status["signal"]) == ("max-duration", signal.SIGKILL)
+
+
+# Counts the checkpoints that it is asked for; ends by SIGTERM.
+COUNTER = """
+import os, signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b"saved\\n"))
+signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"terminated\\n"), os._exit(3)))
+os.write(1, b"up\\n")
+while True:
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("grace_s", [1.5, 60.0], ids=["before the end", "longer than the limit"])
+def test_a_checkpoint_is_asked_for_once_before_the_time_is_over(world: ShimWorld, grace_s: float) -> None:
+    handle = world.python(
+        code=COUNTER, checkpoint_signal="USR1", checkpoint_grace_s=grace_s, max_duration_s=3.0, grace_s=20
+    )
+    status = world.end(handle)
+    assert (status["cause"], status["exit_code"]) == ("max-duration", 3)
+    assert log_of(handle).splitlines()[:3] == [b"up", b"saved", b"terminated"]
+
+
+def test_a_program_that_saves_itself_in_time_ends_by_itself(world: ShimWorld) -> None:
+    script = "trap 'echo saved; exit 0' USR1; echo up; while :; do sleep 0.05; done"
+    fields = {"checkpoint_signal": "USR1", "checkpoint_grace_s": 58.0, "max_duration_s": 60.0}
+    status = world.end(world.launch(script=script, **fields))
+    assert (status["cause"], status["exit_code"]) == ("exited", 0)
+
+
+def test_a_preempted_task_saves_itself_before_it_is_terminated(world: ShimWorld) -> None:
+    handle = world.python(code=COUNTER, checkpoint_signal="USR1", checkpoint_grace_s=0.5)
+    world.said(handle, "up")
+    assert handle.stop("preempted", 20)
+    assert handle.stop("preempted", 20)
+    status = world.end(handle)
+    assert (status["cause"], status["exit_code"]) == ("preempted", 3)
+    assert log_of(handle).splitlines()[:3] == [b"up", b"saved", b"terminated"]
+
+
+def test_a_preempted_task_that_saves_itself_gets_no_sigterm(world: ShimWorld) -> None:
+    script = "trap 'echo bad' TERM; trap 'sleep 0.2; echo saved; exit 7' USR1; echo up; while :; do sleep 0.05; done"
+    handle = world.launch(script=script, checkpoint_signal="USR1", checkpoint_grace_s=600)
+    world.said(handle, "up")
+    assert handle.stop("preempted", 0)
+    status = world.end(handle)
+    assert (status["cause"], status["exit_code"]) == ("preempted", 7)
+    assert b"bad" not in log_of(handle)
+
+
+def test_a_preempted_task_that_awaits_no_checkpoint_ends_at_once(world: ShimWorld) -> None:
+    handle = world.launch(argv=["sleep", "60"], checkpoint_signal="USR1", checkpoint_grace_s=600)
+    world.wait_event("started")
+    assert handle.stop("preempted", 600)
+    assert world.end(handle, 20)["signal"] == signal.SIGTERM
+
+
+def test_a_cancellation_cuts_the_saving_short(world: ShimWorld) -> None:
+    handle = world.python(code=COUNTER, checkpoint_signal="USR1", checkpoint_grace_s=600)
+    world.said(handle, "up")
+    assert handle.stop("preempted", 20)
+    world.said(handle, "saved")
+    assert handle.stop("cancelled", 20)
+    assert world.end(handle, 20)["exit_code"] == 3
 
 
 def test_a_checkpoint_signal_reaches_a_program_that_awaits_it(world: ShimWorld) -> None:

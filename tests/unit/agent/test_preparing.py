@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,11 @@ def test_the_shim_understands_what_is_written(config: AgentConfig) -> None:
     assert not {"SECRET", "LD_PRELOAD"} & set(spec.env)
     assert Path(spec.env["CORRAL_CHECKPOINT_DIR"]).is_dir()
     assert Path(spec.env["CORRAL_OUTPUT_DIR"]).is_dir()
+
+
+def test_the_shim_learns_how_long_a_checkpoint_takes(config: AgentConfig) -> None:
+    asked = prepare(simulated(config), checkpoint=CheckpointSpec("USR1", 45.0))
+    assert (asked.checkpoint_signal, asked.checkpoint_grace_s) == (signal.SIGUSR1, 45.0)
 
 
 def test_a_script_runs_where_the_output_goes_unless_told(config: AgentConfig) -> None:

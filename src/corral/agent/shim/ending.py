@@ -23,6 +23,11 @@ SHIM_LOST = "shim-lost"
 # Ends that are the program's own: the log needs no word about them.
 OWN = (EXITED, SIGNAL)
 
+# A stop with this reason asks for a checkpoint first: the task is going to be started again.
+PREEMPTED = "preempted"
+# So long at most such a stop waits for it, however long the checkpoint's own grace is.
+SAVING_MAX_S = 60.0
+
 _REASON = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
 
@@ -33,22 +38,33 @@ class Ending:
         cause: Why the task ends, ``None`` while nothing ends it.
         message: The same in words.
         kill_at: When everything that is left is killed (CLOCK_BOOTTIME seconds), ``None`` while nobody said so.
+        terminate_at: Before that moment an end that was asked for sends no SIGTERM: the task saves itself.
     """
 
     def __init__(self) -> None:
         self.cause: str | None = None
         self.message = ""
         self.kill_at: float | None = None
+        self.terminate_at = float("-inf")
 
     def settle(self, cause: str, message: str) -> None:
         """Name the cause of an end that has come; a cause that was named before stays."""
         if self.cause is None:
             self.cause, self.message = cause, message
 
-    def request(self, cause: str, message: str, now: float, grace_s: float) -> None:
-        """Ask for the end: SIGTERM now, SIGKILL after ``grace_s``. A later request can only bring it forward."""
+    def request(self, cause: str, message: str, now: float, grace_s: float, *, saving_s: float = 0.0) -> None:
+        """Ask for the end: SIGTERM after ``saving_s``, SIGKILL ``grace_s`` later.
+
+        A later request can only bring it forward.
+        """
         self.settle(cause, message)
-        self.kill_by(now + grace_s)
+        moment = now + saving_s
+        self.terminate_at = moment if self.kill_at is None else min(self.terminate_at, moment)
+        self.kill_by(moment + grace_s)
+
+    def saving(self, now: float) -> bool:
+        """Return whether the end was asked for and the task still has time to save itself undisturbed."""
+        return self.kill_at is not None and now < min(self.terminate_at, self.kill_at)
 
     def kill_by(self, moment: float) -> None:
         """Bring the killing forward to ``moment``."""
@@ -79,3 +95,14 @@ def describe_exit(code: int | None) -> str:
         return f"killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"killed by signal {-code}"
+
+
+def describe_fault(error: Exception) -> str:
+    """Return an exception with the lines that it came through; the traceback module is not loaded in a shim."""
+    places = []
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        places.append(f"{code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {error} ({' > '.join(places)})"

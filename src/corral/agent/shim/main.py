@@ -66,6 +66,7 @@ class Shim:
         self._exit: int | None = None
         self._max_rss_mib = 0.0
         self._terminated = False
+        self._asked_nobody = False
         self._kill_again_s = _KILL_RETRY_S[0]
         self._main_pid: int | None = None
         self._identity: dict[str, object] = {"task": spec.task, "incarnation": spec.incarnation}
@@ -198,7 +199,9 @@ class Shim:
         self._reap()
         if self._tree.empty:
             return
-        self._ending.kill_by(linux.boottime_s() + self._spec.orphan_grace_s)
+        now = linux.boottime_s()
+        self._ending.terminate_at = min(self._ending.terminate_at, now)
+        self._ending.kill_by(now + self._spec.orphan_grace_s)
         self._loop(lambda: self._tree.empty)
         if self._ending.cause is None:
             # That was the setup's rest only.
@@ -263,18 +266,26 @@ class Shim:
             # From then on it is repeated, for those who fork while others die and those who cannot die now.
             due.append(max(self._ending.kill_at - now, 0.0) or self._kill_again_s)
             if not self._terminated:
-                due.append(0.0)
+                due.append(max(self._ending.terminate_at - now, 0.0))
         waits = [wait for wait in due if wait is not None]
         return None if not waits else 1000 * min(max(min(waits), 0.0), _POLL_S_MAX)
 
     def _on_signals(self, arrived: frozenset[int], now: float) -> None:
         if signal.SIGTERM in arrived:
             cause, message, grace_s = endings.read_stop(record.read(self._directory, record.STOP), self._spec.grace_s)
-            self._ending.request(cause, message, now, grace_s)
+            self._ending.request(cause, message, now, grace_s, saving_s=self._saving_s(cause))
         if signal.SIGUSR1 in arrived:
             self._tell("checkpoint")
         if signal.SIGCHLD in arrived:
             self._reap()
+
+    def _saving_s(self, cause: str) -> float:
+        """Ask a task that is stopped to be started again for a checkpoint; return how long it may take for it."""
+        if cause != endings.PREEMPTED:
+            return 0.0
+        if self._ending.kill_at is None and not self._tell("checkpoint"):
+            return 0.0
+        return min(self._spec.checkpoint_grace_s, endings.SAVING_MAX_S)
 
     def _reap(self) -> None:
         for ended in self._tree.reap():
@@ -307,12 +318,17 @@ class Shim:
             self._tree.kill()
             self._tree.frozen = False
             self._kill_again_s = min(2 * self._kill_again_s, _KILL_RETRY_S[1])
+        elif self._ending.saving(now):
+            return
         elif not self._terminated:
             self._tree.terminate()
         self._terminated = True
 
-    def _tell(self, what: str) -> None:
-        """Pass a checkpoint request on, or tell the agent what became of the lease."""
+    def _tell(self, what: str) -> int:
+        """Pass a checkpoint request on, or tell the agent what became of the lease.
+
+        Returns how many processes a checkpoint was asked of.
+        """
         if what != "checkpoint":
             self._notifier.send(what, {**self._identity, "at": time.time()})
         elif self._spec.checkpoint_signal is not None and self._main_pid is not None and not self._tree.frozen:
@@ -322,7 +338,11 @@ class Shim:
                 if self._started_at is None
                 else self._tree.ask_checkpoint(self._main_pid, self._spec.checkpoint_signal)
             )
-            self._notifier.send(what, {**self._identity, "at": time.time(), "processes": reached})
+            if reached or not self._asked_nobody:
+                self._notifier.send(what, {**self._identity, "at": time.time(), "processes": reached})
+            self._asked_nobody = reached == 0
+            return reached
+        return 0
 
     # ---- the log ---------------------------------------------------------------------------------------------------
 
@@ -366,7 +386,7 @@ def live(spec: TaskSpec, path: str, directory: int, forked: int, boot_id: str) -
         shim = Shim(spec, path, directory, forked, boot_id)
         shim.run()
     except Exception as error:  # noqa: BLE001 -- whatever it is, the task must end and somebody must learn why
-        message = f"fault in the shim: {_where(error)}"
+        message = f"fault in the shim: {endings.describe_fault(error)}"
         if shim is not None:
             shim.fail(message)
         else:
@@ -378,14 +398,3 @@ def live(spec: TaskSpec, path: str, directory: int, forked: int, boot_id: str) -
                 "ended_at": time.time(),
             }
             record.write_status(directory, status)
-
-
-def _where(error: Exception) -> str:
-    """Return an exception with the lines that it came through; the traceback module is not loaded in a shim."""
-    places = []
-    trace = error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        places.append(f"{code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}")
-        trace = trace.tb_next
-    return f"{type(error).__name__}: {error} ({' > '.join(places)})"

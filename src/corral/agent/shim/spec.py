@@ -55,6 +55,7 @@ class TaskSpec(NamedTuple):
     grace_s: float
     orphan_grace_s: float
     checkpoint_signal: int | None
+    checkpoint_grace_s: float
     lease: LeaseSpec | None
     cpus: tuple[int, ...] | None
     cgroup: dict[str, Any] | None
@@ -251,6 +252,7 @@ def parse(raw: bytes) -> TaskSpec:
         grace_s=grace_s,
         orphan_grace_s=fields.number("orphan_grace_s", min(grace_s, 2.0)),
         checkpoint_signal=_signal_number(fields.get("checkpoint_signal")),
+        checkpoint_grace_s=fields.number("checkpoint_grace_s", 0.0),
         lease=_lease(fields.get("lease")),
         cpus=_cpus(fields.get("cpus")),
         cgroup=_cgroup(fields.get("cgroup")),

@@ -12,6 +12,8 @@ from corral.agent.shim.spec import TaskSpec
 from corral.agent.shim.tree import Tree
 
 _LEASE_EVERY_S = 1.0
+# A program that does not await the checkpoint signal yet, as at its start, is looked at again.
+_CHECKPOINT_AGAIN_S = 0.5
 
 
 class Watch:
@@ -25,8 +27,11 @@ class Watch:
         paused_s: How long the duration stood still.
     """
 
-    def __init__(self, spec: TaskSpec, tree: Tree, ending: Ending, began: float, tell: Callable[[str], None]) -> None:
-        """``tell`` is called with ``checkpoint``, ``frozen`` and ``thawed`` when that has to be said or done."""
+    def __init__(self, spec: TaskSpec, tree: Tree, ending: Ending, began: float, tell: Callable[[str], int]) -> None:
+        """``tell`` is called with ``checkpoint``, ``frozen`` and ``thawed`` when that has to be said or done.
+
+        It returns how many processes a checkpoint was asked of.
+        """
         self.guard = None if spec.memory_mib is None else MemoryGuard(tree, spec.memory_mib)
         self.paused_s = 0.0
         self._spec = spec
@@ -40,6 +45,7 @@ class Watch:
         self._deadline = float("-inf")
         self._lease_at = began
         self._memory_at = began
+        self._checkpoint_at = began if spec.checkpoint_signal is not None else None
 
     def pause(self, now: float) -> None:
         """Let the duration stand still from now on."""
@@ -56,7 +62,7 @@ class Watch:
         """Do what is due."""
         if now >= self._lease_at:
             self._look_at_lease(now)
-        if self._ending.kill_at is not None:
+        if self._ending.kill_at is not None and not self._ending.saving(now):
             return
         if self.guard is not None and now >= self._memory_at:
             message = self.guard.look()
@@ -70,18 +76,34 @@ class Watch:
             self._ending.request(
                 endings.MAX_DURATION, f"the maximum duration of {limit_s:g} s is over", now, self._spec.grace_s
             )
+        elif self._checkpoint_due_s(now) == 0:
+            self._checkpoint_at = None if self._tell("checkpoint") else now + _CHECKPOINT_AGAIN_S
 
     def next_s(self, now: float) -> float | None:
         """Return in how many seconds :meth:`tick` is due again, ``None`` when it never is."""
         due = []
         if self._lease is not None:
             due.append(self._lease_at - now)
-        if self._ending.kill_at is None:
+        if self._ending.kill_at is None or self._ending.saving(now):
             if self.guard is not None:
                 due.append(self._memory_at - now)
             if self._spec.max_duration_s is not None and self._paused_since is None:
                 due.append(self._left_s(now, self._spec.max_duration_s))
+            checkpoint_s = self._checkpoint_due_s(now)
+            due += [] if checkpoint_s is None else [checkpoint_s]
         return max(0.0, min(due)) if due else None
+
+    def _checkpoint_due_s(self, now: float) -> float | None:
+        """Return in how many seconds to ask for a checkpoint before the time is over, ``None`` for never."""
+        limit_s = self._spec.max_duration_s
+        if (
+            limit_s is None
+            or self._checkpoint_at is None
+            or self._ending.kill_at is not None
+            or self._paused_since is not None
+        ):
+            return None
+        return max(0.0, self._left_s(now, limit_s) - self._spec.checkpoint_grace_s, self._checkpoint_at - now)
 
     def _left_s(self, now: float, limit_s: float) -> float:
         standing = 0.0 if self._paused_since is None else now - self._paused_since
