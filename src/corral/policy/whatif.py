@@ -28,7 +28,7 @@ HOLDERS_MAX = 512
 AHEAD_MAX = 200
 """Gangs of a trial round, the first in line: for one behind them nothing is said."""
 
-ROUNDS_MAX = 8
+ROUNDS_MAX = 4
 """Trial rounds of one answer: only what fits where nobody else waits is worth one."""
 
 
@@ -110,9 +110,13 @@ def _amount(placements: Sequence[Placement]) -> Amount:
 def _without(snapshot: Snapshot, holding: Holding) -> Snapshot:
     """Return the snapshot as it would be if a holder had ended."""
 
+    by_node: dict[NodeId, list[Placement]] = {}
+    for placement in holding.placements:
+        by_node.setdefault(placement.node, []).append(placement)
+
     def freed(offer: NodeOffer) -> NodeOffer:
-        here = [p for p in holding.placements if p.node == offer.node]
-        if not here:
+        here = by_node.get(offer.node)
+        if here is None:
             return offer
         back: dict[str, int] = {}
         for share in (share for placement in here for share in placement.devices):
