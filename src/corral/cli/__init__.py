@@ -16,9 +16,13 @@ __all__ = ["app", "main"]
 
 def main() -> NoReturn:
     """Run the command `corral` with the arguments of the process and exit with its code."""
-    from corral.cli.entry import run
+    try:
+        from corral.cli.entry import run
 
-    sys.exit(run(sys.argv[1:]))
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # while modules are loaded, or while what the command held is given up
+        code = 130
+    sys.exit(code)
 
 
 def __getattr__(name: str) -> object:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from corral.model.report import JobSummary
 
 GANGS_PAGE = 1_000
+PREVIOUS = -1
+"""Stands for the attempt before the newest, whichever that is."""
 
 
 def follow_logs(client: Client, ref: TaskRef, tail: int | None) -> int | None:
@@ -35,19 +37,23 @@ def follow_logs(client: Client, ref: TaskRef, tail: int | None) -> int | None:
     return None if came is None else SIGNAL_BASE + came
 
 
-def show_logs(client: Client, ref: TaskRef, tail: int | None, *, as_json: bool) -> None:
-    """Print the logs that a reference stands for as they are now: of every task that was ever started."""
+def show_logs(client: Client, ref: TaskRef, tail: int | None, *, as_json: bool, attempt: int | None = None) -> None:
+    """Print the logs that a reference stands for as they are now: of every task that was ever started.
+
+    ``attempt`` is the incarnation that is asked for, ``PREVIOUS`` or ``None`` for the newest. Raises ``NotFound`` when
+    no task had such an attempt.
+    """
     job = client.summary(ref.job)
-    tasks = list(_tasks(client, job, ref))
+    tasks = _of_attempt(job, list(_tasks(client, job, ref)), attempt)
     if as_json:
-        print_json({"job": job.id, "tasks": [_document(client, task, tail) for task in tasks]})
+        print_json({"job": job.id, "tasks": [_document(client, *task, tail) for task in tasks]})
         return
     if not tasks:
         note(f"job {job.id} ({job.name}) is {job.state.value}: no task was started yet")
     writer = log_writer(several=several_tasks(job, ref))
-    for task in tasks:
+    for task, incarnation in tasks:
         offset = 0
-        for data, at in _pieces(client, task, tail):
+        for data, at in _pieces(client, task, incarnation, tail):
             if at > offset and tail is None:
                 note(f"{at - offset:,} bytes of the log of task {task} were rotated away")
             writer.write(str(task), data)
@@ -55,8 +61,29 @@ def show_logs(client: Client, ref: TaskRef, tail: int | None, *, as_json: bool) 
         writer.end(str(task))
 
 
-def _tasks(client: Client, job: JobSummary, ref: TaskRef) -> Iterator[TaskKey]:
-    """Yield the tasks of a reference that were ever started. Raises ``NotFound`` for an element or rank too many."""
+def _of_attempt(
+    job: JobSummary, tasks: list[tuple[TaskKey, int]], attempt: int | None
+) -> list[tuple[TaskKey, int | None]]:
+    """Return the tasks that had an attempt, each with its incarnation (``None``: the newest)."""
+    if attempt is None:
+        return [(task, None) for task, _ in tasks]
+    newest = max((incarnation for _, incarnation in tasks), default=0)
+    if attempt == PREVIOUS:
+        found = [(task, incarnation - 1) for task, incarnation in tasks if incarnation > 1]
+        missing = f"job {job.id} has no attempt before its newest"
+    else:
+        found = [(task, attempt) for task, incarnation in tasks if incarnation >= attempt]
+        missing = f"job {job.id} has no attempt {attempt}"
+    if not found:
+        raise NotFound(missing, hint=f"its newest is {newest}" if newest else "it was not started yet")
+    return list(found)
+
+
+def _tasks(client: Client, job: JobSummary, ref: TaskRef) -> Iterator[tuple[TaskKey, int]]:
+    """Yield the tasks of a reference that were ever started, with their newest incarnation.
+
+    Raises ``NotFound`` for an element or rank too many.
+    """
     if ref.gang is not None and ref.gang >= job.elements:
         raise NotFound(f"job {job.id} has no element {ref.gang}", hint=f"its elements are 0 to {job.elements - 1}")
     if ref.rank is not None and ref.rank >= job.num_nodes:
@@ -69,18 +96,18 @@ def _tasks(client: Client, job: JobSummary, ref: TaskRef) -> Iterator[TaskKey]:
             yield from _started(job.id, found.gangs[index], ref)
 
 
-def _started(job: JobId, gang: Gang, ref: TaskRef) -> Iterator[TaskKey]:
+def _started(job: JobId, gang: Gang, ref: TaskRef) -> Iterator[tuple[TaskKey, int]]:
     if gang.incarnation == 0 or ref.gang not in {None, gang.index}:
         return
     for task in gang.tasks:
         if ref.rank in {None, task.rank}:
-            yield TaskKey(job, gang.index, task.rank)
+            yield TaskKey(job, gang.index, task.rank), gang.incarnation
 
 
-def _pieces(client: Client, task: TaskKey, tail: int | None) -> Iterator[tuple[bytes, int]]:
+def _pieces(client: Client, task: TaskKey, incarnation: int | None, tail: int | None) -> Iterator[tuple[bytes, int]]:
     """Yield (bytes, their offset) of a log; nothing when there is none."""
     try:
-        chunks = client.logs(str(task.gang_key), rank=task.rank)
+        chunks = client.logs(str(task.gang_key), rank=task.rank, incarnation=incarnation)
         if tail is None:
             yield from ((chunk.data, chunk.offset) for chunk in chunks)
         else:
@@ -90,9 +117,9 @@ def _pieces(client: Client, task: TaskKey, tail: int | None) -> Iterator[tuple[b
         return
 
 
-def _document(client: Client, task: TaskKey, tail: int | None) -> dict[str, Any]:
+def _document(client: Client, task: TaskKey, incarnation: int | None, tail: int | None) -> dict[str, Any]:
     """Return a log as an object: ``text`` when it is UTF-8, else ``base64``; ``offset`` is that of its first byte."""
-    pieces = list(_pieces(client, task, tail))
+    pieces = list(_pieces(client, task, incarnation, tail))
     data = b"".join(piece for piece, _ in pieces)
     about: dict[str, Any] = {"task": str(task), "offset": pieces[0][1] if pieces else 0, "text": None, "base64": None}
     try:

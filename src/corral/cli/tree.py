@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from corral.cli.failures import did_you_mean
 from corral.cli.session import Session
-from corral.model.errors import UsageError
+from corral.model.errors import InvalidField, UsageError
 
 POOL, JOBS, ADMIN = "Pool", "Jobs", "Administration"
 
@@ -110,6 +110,10 @@ def adopt(ctx: typer.Context, state_dir: str | None, debug: bool) -> Session:
     """Return the session of this command line with what the options say."""
     session = ctx.find_object(Session) or Session()
     if state_dir is not None:
+        if not state_dir:
+            raise InvalidField(
+                "--state-dir is empty", hint="name the state directory of a pool, or leave the option out"
+            )
         session.chosen = Path(os.path.expanduser(state_dir))  # noqa: PTH111 -- pathlib raises for unknown users
     session.debug = session.debug or debug
     return session

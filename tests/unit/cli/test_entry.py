@@ -283,3 +283,49 @@ def test_the_entry_point_loads_nothing_before_it_is_called(tmp_path: Path) -> No
     loaded = {name for name in ended.stdout.strip("[]\n").replace("'", "").split(", ") if name}
     assert {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names) == {"corral"}
     assert {name for name in loaded if name.startswith("corral")} == {"corral", "corral.cli"}
+
+
+INTERRUPTING = """
+import signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == MODULE:
+            signal.raise_signal(signal.SIGINT)
+
+MODULE, sys.argv = sys.argv[1], ["corral", "status"]
+sys.meta_path.insert(0, Interrupting())
+from corral.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["corral.cli.entry", "typer", "corral.cli.session", "corral.client"])
+def test_ctrl_c_while_modules_are_loaded_is_silent(tmp_path: Path, module: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTING, module],
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_an_empty_state_directory_is_no_directory(tmp_path: Path, before: bool) -> None:
+    arguments = ("--state-dir", "", "status") if before else ("status", "--state-dir", "")
+    refused(*arguments, state_dir=tmp_path, code="INVALID_FIELD", exit_code=2, said="--state-dir is empty")
+
+
+def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
+    said = f"no pool runs on {tmp_path / '.corral'}"
+    refused("status", state_dir=tmp_path, code="DAEMON_NOT_RUNNING", exit_code=3, said=said, CORRAL_STATE_DIR="")
+    made = corral("up", "--state-dir", "", state_dir=tmp_path)
+    assert (made.returncode, sorted(tmp_path.iterdir())) == (2, [])
+
+
+@pytest.mark.parametrize("arguments", [("--attempt", "1", "--previous"), ("-f", "--attempt", "1"), ("-f", "-p")])
+def test_an_attempt_is_named_once_and_not_followed(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    refused("logs", *arguments, "1", state_dir=tmp_path, code="USAGE", exit_code=2)

@@ -25,13 +25,22 @@ def logs(
     tail: Annotated[
         int | None, typer.Option("--tail", "-n", metavar="N", min=0, help="Only the last lines.", show_default=False)
     ] = None,
+    attempt: Annotated[
+        int | None,
+        typer.Option(
+            "--attempt", metavar="N", min=1, help="The Nth start of the job, not the newest.", show_default=False
+        ),
+    ] = None,
+    previous: Annotated[bool, typer.Option("--previous", "-p", help="The attempt before the newest.")] = False,
     as_json: Json = False,
 ) -> int | None:
     """Show the log of a job: of one task as it is, of several line by line with the name of the task before each.
 
+    A job that was started again has a log for each attempt: shown is the newest, or the one that is asked for.
+
     A terminal gets colours but no other control sequences; a pipe or file gets the bytes as they were written.
     """
-    from corral.cli.logreading import follow_logs, show_logs
+    from corral.cli.logreading import PREVIOUS, follow_logs, show_logs
 
     if as_json and follow:
         raise UsageError("--json prints one object and so cannot follow", hint="leave --follow out")
@@ -40,7 +49,11 @@ def logs(
         if ref.rank is not None:
             raise UsageError(f"{job} names a rank already", hint="leave --rank out")
         ref = ref._replace(rank=rank)
+    if attempt is not None and previous:
+        raise UsageError("--attempt and --previous both name an attempt", hint="choose one")
+    if follow and (attempt is not None or previous):
+        raise UsageError("an earlier attempt has ended: there is nothing to follow", hint="leave --follow out")
     if follow:
         return follow_logs(session.client, ref, tail)
-    show_logs(session.client, ref, tail, as_json=as_json)
+    show_logs(session.client, ref, tail, as_json=as_json, attempt=PREVIOUS if previous else attempt)
     return None
