@@ -70,22 +70,29 @@ def cancel(
     ],
     wait: Annotated[bool, typer.Option("--wait", help="Return when the jobs have ended.")] = False,
     as_json: Json = False,
-) -> None:
-    """End jobs: SIGTERM to their tasks, SIGKILL after their grace. None is ended when one of them does not exist."""
-    refs = list(dict.fromkeys(jobs))
-    if len(refs) > 1:
-        for ref in refs:
-            session.client.summary(ref)
-    cancelled = [session.client.cancel(ref) for ref in refs]
-    if wait:
-        cancelled = [session.client.wait(job.id) for job in cancelled]
+) -> int | None:
+    """End jobs: SIGTERM to their tasks, SIGKILL after their grace.
+
+    None is ended when one of them does not exist, or when a name is that of several unfinished jobs. Each other problem
+    is one line, after all jobs were acted on; the exit code is that of the first.
+    """
+    from corral.cli.ending import cancel_all
+
+    cancelled, problems = cancel_all(session.client, jobs, wait=wait)
     if as_json:
         from corral.cli.session import print_json
 
         print_json({"jobs": cancelled})
-        return
-    for job in cancelled:
-        note(f"job {job.id} ({job.name}) {'is ' + job.state.value if job.state.ended else 'is being cancelled'}")
+    else:
+        for job in cancelled:
+            note(f"job {job.id} ({job.name}) {'is ' + job.state.value if job.state.ended else 'is being cancelled'}")
+    if not problems:
+        return None
+    from corral.cli.failures import error_line, exit_code
+
+    for problem in problems:
+        note(error_line(problem.refusal))
+    return exit_code(problems[0])
 
 
 @command
