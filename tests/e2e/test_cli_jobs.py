@@ -161,3 +161,54 @@ def test_what_does_not_exist_or_has_ended_has_codes_of_its_own(corral: Corral) -
     job = corral.submit("--wait", "--", "true")
     corral.refused("cancel", job, code="CONFLICT", exit_code=6)
     corral.refused("run", "--gpus", "100", "--", "true", code="UNSCHEDULABLE", exit_code=2)
+
+
+def test_one_job_that_has_ended_does_not_save_the_others_from_being_cancelled(corral: Corral) -> None:
+    ended = corral.submit("--wait", "--", "true")
+    running = corral.submit("--", "sleep", "600")
+    done = corral("cancel", ended, "--wait", running, ended)
+    assert done.code == 6
+    first, second = done.err.splitlines()
+    assert first.startswith(f"job {running} ")
+    assert first.endswith(" is cancelled")
+    assert second.startswith("error[CONFLICT]: ")
+    assert corral.state(running) == "cancelled"
+
+
+def test_a_name_of_two_unfinished_jobs_cancels_neither(corral: Corral) -> None:
+    jobs = [corral.submit("--name", "twin", "--", "sleep", "600") for _ in range(2)]
+    other = corral.submit("--", "sleep", "600")
+    said = corral.refused("cancel", other, "twin", code="AMBIGUOUS_NAME", exit_code=2)
+    assert ", ".join(jobs) in said
+    for job in (*jobs, other):
+        corral.wait_state(job, "running")
+    corral.ok("cancel", "--wait", other, jobs[0])
+    corral.ok("cancel", "--wait", "twin")
+    assert corral.state(jobs[1]) == "cancelled"
+
+
+def test_each_attempt_has_a_log_that_can_be_read(corral: Corral) -> None:
+    job = corral.submit("--max-restarts", "2", "--", "date +%s%N | tee -a $HOME/tries; exit 1")
+    corral.wait_state(job, "failed")
+    first, second, third = ((corral.home / "tries").read_text()).splitlines()
+
+    def shown(*arguments: str) -> str:
+        return corral.ok("logs", *arguments, job).splitlines()[-1]
+
+    assert [shown("--attempt", str(number)) for number in (1, 2, 3)] == [first, second, third]
+    assert (shown(), shown("--previous")) == (third, second)
+    assert [task["text"].splitlines()[-1] for task in corral.json("logs", "--attempt", "1", job)["tasks"]] == [first]
+    said = corral.refused("logs", "--attempt", "4", job, code="NOT_FOUND", exit_code=5)
+    assert "its newest is 3" in said
+    once = corral.submit("--wait", "--", "true")
+    corral.refused("logs", "--previous", once, code="NOT_FOUND", exit_code=5)
+
+
+def test_who_waits_for_another_job_is_said_by_ps_and_queue(corral: Corral) -> None:
+    first = corral.submit("--", "sleep", "600")
+    corral.wait_state(first, "running")
+    second = corral.submit("--after", first, "--", "true")
+    assert corral.ok("queue") == "nothing waits for room; 1 job waits for other jobs to end\n"
+    row = next(line for line in corral.ok("ps").splitlines() if line.split()[0] == second)
+    assert f"pending: waits for job {first}" in row
+    corral.ok("cancel", second, first)

@@ -21,10 +21,12 @@ from tests.waiting import wait_until
         (["exit 7; true"], 7),
         (["--", "bash", "-c", "kill -9 $$"], 137),
         (["--", "no-such-command"], 127),
+        (["--max-duration", "1s", "trap 'exit 0' TERM; while :; do sleep 0.05; done"], 124),
+        (["--max-duration", "1s", "--", "sleep", "600"], 124),
         (["--array", "0-2", "exit $((CORRAL_ARRAY_INDEX == 1 ? 5 : 0))"], 5),
         (["--nodes", "2", "exit $((NODE_RANK == 1 ? 4 : 0))"], 4),
     ],
-    ids=["ok", "code", "shell", "signal", "missing", "array", "gang"],
+    ids=["ok", "code", "shell", "signal", "missing", "time over", "stopped", "array", "gang"],
 )
 def test_run_returns_the_exit_code_of_the_job(corral: Corral, arguments: list[str], code: int) -> None:
     done = corral("run", *arguments)

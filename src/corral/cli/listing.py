@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from corral.model.errors import UsageError
+from corral.model.errors import NotFound, UsageError
 from corral.model.job import JobState
 from corral.model.report import JobRows, JobSummary
 
@@ -18,6 +18,9 @@ PAGE_MAX = 2_000
 SEEN_MAX = 20_000
 """How many jobs of others are looked through for those of one user."""
 REASONS_MAX = 1_000
+ASKED_MAX = 50
+"""Of how many jobs that do not stand in the queue it is asked which others they wait for."""
+EARLIER_SHOWN = 3
 
 
 class Listing:
@@ -35,6 +38,7 @@ class Listing:
         self._tenant = tenant
         self._limit = limit
         self._total_live = 0
+        self._asked = 0
 
     def rows(self) -> JobRows:
         """Return the jobs; ``next_before`` is set when there are more than were asked for."""
@@ -59,7 +63,22 @@ class Listing:
         for line in self._client.queue(limit=REASONS_MAX):
             if line.key.job in waiting:
                 reasons.setdefault(line.key.job, line.reason)
+        for job in rows.jobs:
+            if job.id in waiting - reasons.keys() and (earlier := self._waits_for(job)):
+                reasons[job.id] = earlier
         return reasons
+
+    def _waits_for(self, job: JobSummary) -> str:
+        """Return which jobs must end before a job that does not stand in the queue, in words; empty for none."""
+        if self._asked >= ASKED_MAX:
+            return ""
+        self._asked += 1
+        try:
+            earlier = self._client.job(job.id, gangs_max=1).waiting_for
+        except NotFound:  # it has ended and been removed meanwhile
+            return ""
+        shown = ", ".join(earlier[:EARLIER_SHOWN]) + (", ..." if len(earlier) > EARLIER_SHOWN else "")
+        return f"waits for {'job' if len(earlier) == 1 else 'jobs'} {shown}" if earlier else ""
 
     def _queries(self) -> Iterator[dict[str, Any]]:
         if self._state is None:

@@ -89,6 +89,10 @@ def test_the_queue_in_order() -> None:
         "the first 2 (--limit shows more)",
     ]
     assert as_text(pool.queue([], now=NOON, limit=2), width=80) == "nothing waits\n"
+    behind = as_text(pool.queue([], now=NOON, limit=2, held_back=2), width=80)
+    assert behind == "nothing waits for room; 2 jobs wait for other jobs to end\n"
+    both = as_text(pool.queue(lines, now=NOON, limit=5, held_back=1, zone=UTC), width=200)
+    assert both.splitlines()[-1] == "1 job waits for other jobs to end"
     assert max(map(len, as_text(pool.queue(lines, now=NOON, limit=5, zone=UTC), width=80).splitlines())) <= 80
 
 

@@ -62,7 +62,7 @@ def waiting(
     def text() -> RenderableType:
         from corral.cli.render.pool import queue as rendered
 
-        return rendered(lines, now=time.time(), limit=limit)
+        return rendered(lines, now=time.time(), limit=limit, held_back=session.client.status().waiting_jobs)
 
     session.answer({"lines": lines}, text, as_json=as_json)
 

@@ -89,10 +89,13 @@ def work_words(found: PoolStatus) -> str:
     )
 
 
-def queue(lines: Sequence[QueueLine], *, now: float, limit: int, zone: tzinfo | None = None) -> RenderableType:
-    """Return what waits, in the order in which it is considered."""
+def queue(
+    lines: Sequence[QueueLine], *, now: float, limit: int, held_back: int = 0, zone: tzinfo | None = None
+) -> RenderableType:
+    """Return what waits, in the order in which it is considered. ``held_back`` jobs wait for others to end."""
+    others = f"{counted(held_back, 'job')} {'waits' if held_back == 1 else 'wait'} for other jobs to end"
     if not lines:
-        return Text("nothing waits")
+        return Text(f"nothing waits for room; {others}" if held_back else "nothing waits")
     heads = (
         Column("POS", right=True),
         Column("JOB", least=4),
@@ -119,7 +122,7 @@ def queue(lines: Sequence[QueueLine], *, now: float, limit: int, zone: tzinfo | 
         for line in lines
     ]
     more = Text(f"the first {limit} (--limit shows more)", style="dim") if len(lines) >= limit else None
-    return stack(table(heads, rows), more)
+    return stack(table(heads, rows), more, Text(others, style="dim") if held_back else None)
 
 
 def queues(found: Sequence[Queue]) -> RenderableType:
