@@ -64,6 +64,11 @@ class _Rounds:
         self._others = others
         self._left = ROUNDS_MAX
 
+    @property
+    def spent(self) -> bool:
+        """Return whether no round is left."""
+        return self._left == 0
+
     def changed(self, candidate: Candidate, asked: Candidate) -> tuple[Placement, ...] | None:
         """Return where a gang would start now had it asked so from the beginning, ``None`` when it would not."""
         return self._run(self._scene, candidate.key, asked, self._others)
@@ -89,7 +94,7 @@ class _Rounds:
     def _run(
         self, scene: Scene, key: GangKey, asked: Candidate, reservations: Sequence[Reservation]
     ) -> tuple[Placement, ...] | None:
-        if self._left == 0:
+        if self.spent:
             return None
         self._left -= 1
         first = list(islice(in_order(scene), AHEAD_MAX))
@@ -109,7 +114,6 @@ def _amount(placements: Sequence[Placement]) -> Amount:
 
 def _without(snapshot: Snapshot, holding: Holding) -> Snapshot:
     """Return the snapshot as it would be if a holder had ended."""
-
     by_node: dict[NodeId, list[Placement]] = {}
     for placement in holding.placements:
         by_node.setdefault(placement.node, []).append(placement)
@@ -226,6 +230,8 @@ def _after_an_end(scene: Scene, candidate: Candidate, rounds: _Rounds) -> str | 
     wish = Wish.of(candidate.bids[0], scene.config)
     trial = Trial(scene.snapshot.nodes)
     for holding in holdings[:HOLDERS_MAX]:
+        if rounds.spent:
+            break
         trial.release(holding.placements)
         enough = place(trial, wish) is not None
         trial.take((p for p in holding.placements if p.node in trial.offers), FOREVER)
