@@ -44,7 +44,8 @@ def ps(
 ) -> None:
     """List your jobs: what runs, what waits, and what ended in the last day.
 
-    One row per job; an array is one row with the number of its elements in each state.
+    One row per job; an array is one row with the number of its elements in each state. Why a job waits or failed is cut
+    to fit; --all shows all of it.
     """
     from corral.cli.listing import Listing
 
@@ -52,9 +53,10 @@ def ps(
     rows = listing.rows()
 
     def text() -> RenderableType:
-        from corral.cli.render.jobs import jobs
+        from corral.cli.render.jobs import TOLD_MAX, jobs
 
-        return jobs(rows, now=time.time(), reasons=listing.reasons(rows))
+        told_max = None if everybody else TOLD_MAX
+        return jobs(rows, now=time.time(), reasons=listing.reasons(rows), told_max=told_max)
 
     session.answer(rows, text, as_json=as_json)
 

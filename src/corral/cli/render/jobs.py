@@ -14,6 +14,8 @@ from corral.model.job import Cause, JobState
 from corral.model.report import JobRows, JobSummary
 
 NODES_SHOWN = 2
+TOLD_MAX = 60
+"""So many characters of why a job waits or failed fit into a row; `why` and `history` tell all of it."""
 # In the order in which people ask: what runs, what waits, what went well, what did not.
 _COUNTED = (
     (JobState.RUNNING, "running"),
@@ -24,8 +26,10 @@ _COUNTED = (
 )
 
 
-def jobs(rows: JobRows, *, now: float, reasons: Mapping[str, str] | None = None) -> RenderableType:
-    """Return the table of jobs. ``reasons`` says in short why a pending job waits."""
+def jobs(
+    rows: JobRows, *, now: float, reasons: Mapping[str, str] | None = None, told_max: int | None = TOLD_MAX
+) -> RenderableType:
+    """Return the table of jobs. ``reasons`` says in short why a pending job waits, ``told_max`` is how much of it."""
     if not rows.jobs:
         return Text("no jobs")
     heads = (
@@ -44,7 +48,7 @@ def jobs(rows: JobRows, *, now: float, reasons: Mapping[str, str] | None = None)
             job.id,
             job.name,
             job.tenant,
-            state(job.state.value, state_words(job, (reasons or {}).get(job.id, ""))),
+            state(job.state.value, state_words(job, (reasons or {}).get(job.id, ""), told_max)),
             gpus_words(job),
             nodes_words(job),
             duration(waited_s(job, now)),
@@ -64,7 +68,7 @@ def _more(rows: JobRows) -> Text | None:
     return Text(f"{rest} (--limit shows more)", style="dim")
 
 
-def state_words(job: JobSummary, reason: str) -> str:
+def state_words(job: JobSummary, reason: str, told_max: int | None = None) -> str:
     """Return the state of a job in short: with counts for an array, with the reason for one that waits."""
     word = job.state.value
     if job.is_array and job.counts:
@@ -73,6 +77,8 @@ def state_words(job: JobSummary, reason: str) -> str:
     elif job.is_array:
         word = f"{word} ({job.elements} elements)"
     told = reason or (job.message if not job.state.ended else _why_ended(job))
+    if told_max is not None and len(told) > told_max:
+        told = told[: told_max - 1].rstrip() + "…"
     return f"{word}: {told}" if told else word
 
 

@@ -1,0 +1,27 @@
+"""Jobs as rows."""
+
+from __future__ import annotations
+
+from corral.cli.render.jobs import TOLD_MAX, jobs, state_words
+from corral.cli.render.layout import as_text
+from corral.model.ids import JobId, TenantId
+from corral.model.job import JobState
+from corral.model.report import JobRows, JobSummary
+
+FAILED = JobSummary(JobId("7"), "train", TenantId("ml"), "default", JobState.FAILED, 0.0, message="the reason " * 20)
+
+
+def test_a_long_reason_is_cut_unless_all_of_it_is_wanted() -> None:
+    rows = JobRows((FAILED,), None, 0)
+    cut = as_text(jobs(rows, now=10.0), width=10_000)
+    assert max(map(len, cut.splitlines())) <= 150
+    assert "failed: the reason the reason" in cut
+    assert "…" in cut
+    assert FAILED.message.strip() in as_text(jobs(rows, now=10.0, told_max=None), width=10_000)
+
+
+def test_a_reason_that_just_fits_stays_whole() -> None:
+    pending = JobSummary(JobId("8"), "x", TenantId("ml"), "default", JobState.PENDING, 0.0)
+    assert state_words(pending, "a" * TOLD_MAX, TOLD_MAX) == f"pending: {'a' * TOLD_MAX}"
+    longer = "b" * (TOLD_MAX + 1)
+    assert state_words(pending, longer, TOLD_MAX) == f"pending: {'b' * (TOLD_MAX - 1)}…"
