@@ -122,12 +122,12 @@ def _stop(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:
         if not confirmed_by_tty():
             raise
         note(refused.refusal.message)
-        sys.stderr.write("[s]top them, [l]eave them running, or [k]eep the pool? ")
+        sys.stderr.write("[s]top them, [d]etach and let them go on, or [k]eep the pool? ")
         sys.stderr.flush()
         answer = sys.stdin.readline().strip().lower()[:1]
-        if answer not in {"s", "l"}:
+        if answer not in {"s", "d", "l"}:
             raise
-    return stop_pool(state_dir, force=answer == "s", leave_tasks=answer == "l")
+    return stop_pool(state_dir, force=answer == "s", leave_tasks=answer in {"d", "l"})
 
 
 @command
