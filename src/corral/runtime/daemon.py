@@ -61,6 +61,7 @@ RESERVE_BYTES = 4_096
 SERVED_S = 3.0
 APPENDED_S = 10.0
 PRUNE_S = 3_600.0
+LOOK_S = 1.0
 log = logging.getLogger("corral.daemon")
 
 
@@ -211,14 +212,17 @@ class Daemon:
         serving = asyncio.create_task(server.serve([listener]), name="api")
         stopping = asyncio.create_task(self.stop.wait(), name="stop")
         pruning = asyncio.create_task(self._prune(shell), name="prune")
+        announcing: asyncio.Task[None] | None = None
         try:
             await server.ready(serving)
             with writing(self.paths):
                 self._announce(identity, port)
+            announcing = asyncio.create_task(self._stay_announced(identity, port), name="announce")
             await asyncio.wait({control, serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (pruning, stopping):
-                task.cancel()
+            for task in (pruning, stopping, announcing):
+                if task is not None:
+                    task.cancel()
             await self._wind_down(shell, server, control, serving)
         for task in (control, serving):
             fault = fault_of(task)
@@ -304,6 +308,16 @@ class Daemon:
             except CorralError as error:
                 log.warning("old journal entries stay for now: %s", error)
             await asyncio.sleep(PRUNE_S)
+
+    async def _stay_announced(self, identity: Identity, port: int) -> None:
+        """Write ``daemon.json`` again where somebody removed it: without it nobody finds the pool."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if not self.paths.daemon.exists():
+                try:
+                    self._announce(identity, port)
+                except OSError as error:
+                    log.warning("cannot write %s: %s", self.paths.daemon, error)
 
     def _announce(self, identity: Identity, port: int) -> None:
         document = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -17,6 +18,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from corral.agent.config import AgentConfig, save
 from corral.client import Client
 from corral.devices.cpu import node_facts
@@ -29,26 +32,31 @@ from corral.model.errors import (
     InvalidField,
     JobsRunning,
     StateUnusable,
+    Unavailable,
     by_code,
 )
 from corral.model.ids import NodeId
-from corral.runtime.options import PoolInfo, PoolOptions, StopReport
+from corral.runtime.options import REAL_MACHINE, PoolInfo, PoolOptions, StopReport
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile, save_pool
 from corral.runtime.settings import Settings, load_settings
+from corral.runtime.tls import check_certificate
+from corral.runtime.topology import GPUS_PER_NODE, as_before, check_left_tasks
 
 START_S = 30.0
 STOP_S = 30.0
 POLL_S = 0.02
 PID_WRITTEN_S = 2.0
+ANNOUNCED_S = 5.0
 NODES_MAX = 4_096
-GPUS_PER_NODE = 8
 
 
 def start_pool(options: PoolOptions) -> PoolInfo:
     """Start the pool and return when it serves. Raises ``AlreadyRunning`` and everything that stops a start."""
     paths = StatePaths(options.state_dir.absolute())
     check_options(options)
+    if options.tls_cert is not None and options.tls_key is not None:
+        check_certificate(options.tls_cert, options.tls_key)
     prepare(paths)
     with only_start(paths):
         running = running_supervisor(paths)
@@ -56,12 +64,13 @@ def start_pool(options: PoolOptions) -> PoolInfo:
             raise AlreadyRunning(
                 f"a pool runs already on {paths.root} (pid {running})", hint="`corral status` shows it"
             )
-        settings = load_settings(paths.root)
-        write_pool(paths, options, settings)
+        options, notes = as_before(paths, options)
+        with usable(paths):
+            write_pool(paths, options, load_settings(paths.root))
         for stale in (paths.daemon, paths.failure):
             stale.unlink(missing_ok=True)
         process = spawn_supervisor(paths)
-        info = wait_ready(paths, options, process)
+        info = replace(wait_ready(paths, options, process), notes=notes)
     with warnings.catch_warnings():
         # It goes on without this process: that is what it was started for.
         warnings.simplefilter("ignore", ResourceWarning)
@@ -84,10 +93,11 @@ def only_start(paths: StatePaths) -> Iterator[None]:
 
 def check_options(options: PoolOptions) -> None:
     """Raise ``InvalidField`` for numbers that make no pool."""
-    if not 1 <= options.nodes <= NODES_MAX:
-        raise InvalidField(f"must be between 1 and {NODES_MAX}, not {options.nodes}", field="--nodes")
-    if options.simulated is None:
-        if options.nodes > 1:
+    nodes = 1 if options.nodes is None else options.nodes
+    if not 1 <= nodes <= NODES_MAX:
+        raise InvalidField(f"must be between 1 and {NODES_MAX}, not {nodes}", field="--nodes")
+    if options.simulated in (None, REAL_MACHINE):
+        if nodes > 1:
             raise InvalidField(
                 "several nodes on one machine are simulated nodes", field="--nodes", hint="add --simulated h100"
             )
@@ -105,7 +115,7 @@ def check_options(options: PoolOptions) -> None:
 
 def prepare(paths: StatePaths) -> None:
     """Make the state directory, private to this user. Raises ``StateUnusable``."""
-    try:
+    with usable(paths):
         paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         owner = paths.root.stat().st_uid
         if owner != os.getuid():
@@ -120,9 +130,18 @@ def prepare(paths: StatePaths) -> None:
         probe = paths.root / ".writable"
         probe.write_bytes(b"x" * 4096)
         probe.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def usable(paths: StatePaths) -> Iterator[None]:
+    """Raise ``StateUnusable`` where the state directory does not take what is written to it."""
+    try:
+        yield
     except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise StateUnusable(
-            f"cannot use {paths.root}: {(error.strerror or str(error)).lower()}", hint="choose another with --state-dir"
+            f"cannot use {paths.root}: {(error.strerror or str(error)).lower()}",
+            hint="free some space, then `corral up` again" if full else "choose another with --state-dir",
         ) from None
 
 
@@ -149,7 +168,10 @@ def running_supervisor(paths: StatePaths) -> int | None:
 def write_pool(paths: StatePaths, options: PoolOptions, settings: Settings) -> None:
     """Write what supervisor, daemon and agents read."""
     agents: dict[str, str] = {}
-    for config in agent_configs(paths, options, settings):
+    configs = agent_configs(paths, options, settings)
+    if not options.drop_nodes:
+        check_left_tasks(paths, {config.node for config in configs})
+    for config in configs:
         config.node_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         for folder in (config.tasks_dir, config.data_dir):
             folder.mkdir(exist_ok=True)
@@ -165,6 +187,8 @@ def write_pool(paths: StatePaths, options: PoolOptions, settings: Settings) -> N
         fault_dir=str(options.fault_dir.absolute()) if options.fault_dir else None,
         fork_socket=str(paths.fork_socket),
         agents=agents,
+        simulated=options.simulated,
+        gpus_per_node=options.gpus_per_node,
     )
     save_pool(paths.pool, pool)
 
@@ -195,7 +219,7 @@ def agent_configs(paths: StatePaths, options: PoolOptions, settings: Settings) -
             )
         ]
     count = GPUS_PER_NODE if options.gpus_per_node is None else options.gpus_per_node
-    names = [NodeId(f"node-{index + 1}") for index in range(options.nodes)]
+    names = [NodeId(f"node-{index + 1}") for index in range(options.nodes or 1)]
     return [
         AgentConfig(
             node=name,
@@ -228,7 +252,7 @@ def spawn_supervisor(paths: StatePaths) -> subprocess.Popen[bytes]:
 
 def wait_ready(paths: StatePaths, options: PoolOptions, process: subprocess.Popen[bytes]) -> PoolInfo:
     """Wait until the API answers and all nodes are there."""
-    info = _until(lambda: _ready(paths, options.nodes), START_S, process)
+    info = _until(lambda: _ready(paths, options.nodes or 1), START_S, process)
     if info is not None:
         return info
     try:
@@ -304,6 +328,10 @@ def stop_pool(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:
     pid = running_supervisor(paths)
     if pid is None:
         raise DaemonNotRunning(f"no pool runs on {paths.root}")
+    # A daemon that has just started, or whose file was removed, writes it in a moment.
+    until = time.monotonic() + ANNOUNCED_S
+    while not paths.daemon.exists() and time.monotonic() < until:
+        time.sleep(POLL_S)
     left = _quiesce(paths, force=force, leave_tasks=leave_tasks)
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_S
@@ -325,7 +353,11 @@ def _quiesce(paths: StatePaths, *, force: bool, leave_tasks: bool) -> int:
         raise JobsRunning(
             error.refusal.message, hint="--force stops and requeues it, --leave-tasks lets it run on"
         ) from None
-    except (CorralError, OSError):
+    except (CorralError, OSError) as error:
         if force or leave_tasks:
             return 0
+        if isinstance(error, DaemonNotRunning):
+            raise Unavailable(
+                f"the pool of {paths.root} runs, but does not answer", hint="`corral down --force` ends it all the same"
+            ) from None
         raise

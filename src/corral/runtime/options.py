@@ -7,19 +7,23 @@ from pathlib import Path
 import msgspec
 
 DEFAULT_PORT = 7420
+REAL_MACHINE = "none"
+"""The word for ``simulated`` that asks for the real machine."""
 
 
 class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A pool on this machine. ``port`` 0 takes any free one. ``simulated`` names the device model to pretend.
 
     ``port`` ``None`` is the default port, or any free one when that is taken. ``tls_cert`` and ``tls_key`` are PEM
-    files; without them only loopback is bound, unless ``insecure``.
+    files; without them only loopback is bound, unless ``insecure``. Where ``nodes``, ``gpus_per_node`` and
+    ``simulated`` are all ``None``, the nodes are those of the last start on this state directory;
+    ``simulated`` "none" is the real machine. ``drop_nodes`` gives up nodes that still have running tasks.
     """
 
     state_dir: Path
     host: str = "127.0.0.1"
     port: int | None = None
-    nodes: int = 1
+    nodes: int | None = None
     gpus_per_node: int | None = None
     simulated: str | None = None
     simulated_cpus: int = 128
@@ -28,6 +32,7 @@ class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: Path | None = None
     insecure: bool = False
     fault_dir: Path | None = None
+    drop_nodes: bool = False
 
 
 class PoolInfo(msgspec.Struct, frozen=True, kw_only=True):

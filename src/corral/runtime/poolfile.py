@@ -14,7 +14,8 @@ class PoolFile(msgspec.Struct, frozen=True, kw_only=True):
 
     ``port`` is what was asked for (0: any free one, ``None``: the default one if it is free), ``bound_port`` what the
     daemon got: its restarts keep it. ``agents`` are the configurations (paths) by node. The supervisor, which lives on
-    the standard library alone, reads ``fork_socket`` and ``agents`` by name.
+    the standard library alone, reads ``fork_socket`` and ``agents`` by name. ``simulated`` and ``gpus_per_node`` are
+    what the next start takes when it is not told: ``None`` is the real machine.
     """
 
     host: str
@@ -26,6 +27,8 @@ class PoolFile(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: str | None = None
     insecure: bool = False
     fault_dir: str | None = None
+    simulated: str | None = None
+    gpus_per_node: int | None = None
 
 
 def load_pool(path: Path) -> PoolFile:

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import fcntl
 import json
+import math
 import os
 import select
 import signal
@@ -28,6 +29,7 @@ STEADY_S = 10.0
 STOP_S = 5.0
 LOCK_S = 0.5
 LOCK_AGAIN_S = 0.01
+LOOK_S = 1.0
 
 
 PR_SET_PDEATHSIG = 1
@@ -164,6 +166,11 @@ def children_of(root: Path) -> list[Child]:
     ]
 
 
+def sockets_of(root: Path) -> Path:
+    """Return the folder in which the parts of the pool meet."""
+    return Path(json.loads((root / "pool.json").read_text())["fork_socket"]).parent
+
+
 def supervise(root: Path) -> int:
     """Run until SIGTERM or until the daemon refuses for good; return the exit code."""
     with lock_pid_file(root / "supervisor.pid"):
@@ -173,13 +180,16 @@ def supervise(root: Path) -> int:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         wake, bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(bell)
-        children = children_of(root)
+        children, sockets = children_of(root), sockets_of(root)
         code = 0
         try:
+            sockets.mkdir(mode=0o700, exist_ok=True)
             for child in children:
                 child.start()
             while not asked and not code:
                 _wait(children, wake)
+                if not sockets.is_dir():
+                    _begin_again(children, sockets)
                 code = _keep(children)
         finally:
             for child in reversed(children):
@@ -192,10 +202,21 @@ def _wait(children: list[Child], wake: int) -> None:
     poll = select.poll()
     poll.register(wake, select.POLLIN)
     due = [child.register(poll) for child in children]
-    soonest = min((at for at in due if at is not None), default=time.monotonic() + 60.0)
-    poll.poll(max(0.0, soonest - time.monotonic()) * 1000.0)
+    soonest = min((at for at in due if at is not None), default=math.inf)
+    poll.poll(max(0.0, min(soonest - time.monotonic(), LOOK_S)) * 1000.0)
     with contextlib.suppress(BlockingIOError):
         os.read(wake, 512)
+
+
+def _begin_again(children: list[Child], sockets: Path) -> None:
+    """Start all parts anew in a new folder: those that live cannot be reached any more. Tasks go on."""
+    sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {sockets} is gone: all parts start again\n")
+    sys.stderr.flush()
+    for child in reversed(children):
+        child.stop()
+    sockets.mkdir(mode=0o700, exist_ok=True)
+    for child in children:
+        child.start()
 
 
 def _keep(children: list[Child]) -> int:

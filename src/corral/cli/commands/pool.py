@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 def up(
     session: Session,
     *,
-    nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Number of simulated nodes.")] = 1,
+    nodes: Annotated[
+        int | None,
+        typer.Option("--nodes", metavar="N", min=1, help="Number of simulated nodes.", show_default=False),
+    ] = None,
     gpus_per_node: Annotated[
         int | None,
         typer.Option("--gpus-per-node", metavar="N", min=0, help="Simulated GPUs per node.", show_default=False),
@@ -33,7 +36,7 @@ def up(
         typer.Option(
             "--simulated",
             metavar="MODEL",
-            help="Pretend nodes with GPUs of this model, for example h100.",
+            help="Pretend nodes with GPUs of this model, for example h100; none: the real machine.",
             show_default=False,
         ),
     ] = None,
@@ -58,11 +61,15 @@ def up(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without TLS: tokens can be read on the way.")
     ] = False,
+    drop_nodes: Annotated[
+        bool, typer.Option("--drop-nodes", help="Give up nodes that still have running tasks; their jobs start again.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Start the pool of this machine and return when it serves.
 
-    Its GPUs are found by themselves; a machine without any becomes a CPU pool.
+    Its GPUs are found by themselves; a machine without any becomes a CPU pool. Without --nodes,
+    --gpus-per-node and --simulated, a state directory that was used before gets the nodes that it had.
     """
     from corral.runtime.launcher import start_pool
     from corral.runtime.options import PoolOptions
@@ -78,6 +85,7 @@ def up(
             tls_cert=None if tls_cert is None else Path(tls_cert).absolute(),
             tls_key=None if tls_key is None else Path(tls_key).absolute(),
             insecure=insecure,
+            drop_nodes=drop_nodes,
         )
     )
 
