@@ -50,6 +50,11 @@ def main(disk: Path) -> dict[str, object]:
             acknowledged, code = submit_until_refused(client)
         wait_until(lambda: not pool.supervisor(), 30.0, what="the pool to stop")
         failure = json.loads(pool.paths.failure.read_text())
+        seen = ""
+        try:
+            pool.client.jobs()
+        except CorralError as error:
+            seen = f"{error.code}: {error}"
         again = ""
         try:
             pool.up(nodes=1, gpus=1)
@@ -65,6 +70,7 @@ def main(disk: Path) -> dict[str, object]:
             "acknowledged": len(acknowledged),
             "code": code,
             "failure": failure,
+            "seen": seen,
             "again": again,
             "lost": sorted(set(acknowledged) - listed),
             "task_went_on": same,

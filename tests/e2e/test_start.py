@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import sqlite3
 import stat
@@ -167,9 +168,30 @@ def test_a_full_disk_stops_the_pool_and_loses_nothing_acknowledged(pool: LivePoo
     assert told["code"] == told["failure"]["code"] == "STORE_FULL"
     assert "the disk is full" in told["failure"]["message"]
     assert told["again"].startswith(("STORE_FULL: ", "STATE_UNUSABLE: "))
+    assert "free some space" in told["again"]
+    assert told["seen"].startswith("DAEMON_NOT_RUNNING: the pool stopped: STORE_FULL: ")
+    assert "free some space" in told["seen"]
     assert told["lost"] == []
     assert told["task_went_on"]
     assert told["last"] == ["succeeded", 0]
+
+
+def test_a_pool_whose_files_were_removed_comes_back_by_itself(pool: LivePool) -> None:
+    info = pool.up()
+    job = pool.submit(["sleep", "600"])
+    child = pool.shim(job)["child_pid"]
+    pool.paths.daemon.unlink()
+    wait_until(pool.paths.daemon.exists, what="the daemon to announce itself again")
+    assert pool.client.status().pid == info.pid
+    shutil.rmtree(pool.paths.run)
+    wait_until(lambda: pool.paths.engine_socket.exists() and pool.daemon() != info.pid, what="the parts to start anew")
+    assert pool.output(["echo", "hello"]) == "hello\n"
+    assert pool.shim(job)["child_pid"] == child
+    job.cancel()
+    pool.result(job)
+    pool.paths.daemon.unlink()
+    pool.down()
+    assert not pool.processes()
 
 
 def test_a_corrupt_store_is_refused_and_left_as_it_is(pool: LivePool) -> None:

@@ -25,6 +25,14 @@ class DaemonFile(msgspec.Struct, frozen=True):
     tls_cert: str | None = None
 
 
+class FailureFile(msgspec.Struct, frozen=True):
+    """What a daemon leaves that gave up (``failure.json``): the error, and whether it is for good."""
+
+    code: str
+    message: str
+    fatal: bool = False
+
+
 class Address(msgspec.Struct, frozen=True):
     """A pool's URL and a bearer token."""
 
@@ -64,7 +72,7 @@ class Discovery:
             return Address(self.url, token)
         daemon = self._daemon()
         if daemon is None:
-            raise DaemonNotRunning(f"no pool runs on {self.state_dir}", hint=START_HINT)
+            raise self.not_running("")
         return Address(daemon.url, self._token or self._token_of_file())
 
     def certificate(self, origin: str) -> str | None:
@@ -81,10 +89,24 @@ class Discovery:
 
     def not_running(self, url: str) -> DaemonNotRunning:
         """Return the error for a pool that does not answer at ``url`` (empty: that says nowhere where it is)."""
+        stopped = self._stopped() if self.url is None else None
+        if stopped is not None:
+            return stopped
         if not url:
             return DaemonNotRunning(f"no pool runs on {self.state_dir}", hint=START_HINT)
         hint = START_HINT if self.url is None else f"check the address, or {START_HINT}"
         return DaemonNotRunning(f"no pool answers at {url}", hint=hint)
+
+    def _stopped(self) -> DaemonNotRunning | None:
+        """Return why the pool of the state directory gave up, ``None`` when it did not, or tries again."""
+        try:
+            failure = msgspec.json.decode(_read(self.state_dir / "failure.json") or b"", type=FailureFile)
+        except msgspec.DecodeError:
+            return None
+        if not failure.fatal:
+            return None
+        text = f"the pool stopped: {failure.code}: {failure.message}"
+        return DaemonNotRunning(text, hint="`corral up` starts it again")
 
     def _daemon(self) -> DaemonFile | None:
         path = self.state_dir / "daemon.json"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import sqlite3
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
@@ -19,6 +22,8 @@ from corral.model.errors import CorralError
 from corral.runtime.launcher import pool_info, running_supervisor
 from corral.runtime.paths import StatePaths
 from corral.runtime.settings import load_settings
+from corral.storage import SqliteStore
+from corral.storage.schema import HEAD, VERSION_TABLE
 
 DISK_FREE_MIB_MIN = 1024
 SKEW_S_MAX = 2.0
@@ -45,6 +50,7 @@ def examine(state_dir: Path) -> list[Finding]:
         _cgroup,
         _limits,
         _shared_memory,
+        _journal,
         _pool,
     ]
     found: list[Finding] = []
@@ -139,11 +145,39 @@ def _shared_memory(paths: StatePaths) -> list[Finding]:
     return [Finding("shared memory", ok=True, detail=f"{shutil.disk_usage(place).total >> 30} GiB in /dev/shm")]
 
 
+def _journal(paths: StatePaths) -> list[Finding]:
+    """Read the journal of a pool that does not run; one that runs has read it, and goes on to watch it."""
+    if running_supervisor(paths) is not None or not paths.store.exists():
+        return []
+    if _revision(paths.store) not in (None, HEAD):
+        return [Finding("journal", ok=None, detail="of another release; `corral up` checks and migrates it")]
+    store = SqliteStore(paths.store)
+    try:
+        store.open()
+        entries = len(store.recover().entries)
+    except CorralError as error:
+        return [Finding("journal", ok=False, detail=f"{error.code}: {error.refusal.message}", hint=error.refusal.hint)]
+    finally:
+        store.close()
+    return [Finding("journal", ok=True, detail=f"read through, {entries} entries since its last snapshot")]
+
+
+def _revision(store: Path) -> str | None:
+    """Return the schema revision of a database, ``None`` when it cannot be read."""
+    address = f"file:{quote(str(store))}?mode=ro"
+    try:
+        with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
+            row = connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone()  # noqa: S608 - our name
+    except sqlite3.Error:
+        return None
+    return str(row[0]) if row else None
+
+
 def _pool(paths: StatePaths) -> list[Finding]:
     pid = running_supervisor(paths)
     if pid is None:
         failed = last_failure(paths)
-        detail = f"not running; the last start failed: {failed}" if failed else "not running"
+        detail = f"not running; it stopped or did not start: {failed}" if failed else "not running"
         return [Finding("pool", ok=False if failed else None, detail=detail, hint="start it with `corral up`")]
     info = pool_info(paths.root)
     if info is None:
@@ -173,9 +207,10 @@ def _pool(paths: StatePaths) -> list[Finding]:
 
 
 def last_failure(paths: StatePaths) -> str | None:
-    """Return why the daemon refused to start last, ``None`` when it did not."""
+    """Return code and message of why the daemon gave up last, ``None`` when it did not."""
     try:
-        return str(json.loads(paths.failure.read_text())["message"])
+        failure = json.loads(paths.failure.read_text())
+        return f"{failure['code']}: {failure['message']}"
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):

@@ -109,3 +109,17 @@ def test_an_address_is_http(url: str) -> None:
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(UsageError):
         checked_url(url)
+
+
+def test_a_pool_that_gave_up_says_why(tmp_path: Path) -> None:
+    found = Discovery(state_dir=state(tmp_path), environment={})
+    failure = tmp_path / "failure.json"
+    failure.write_text(json.dumps({"code": "STORE_FULL", "message": "the disk is full", "fatal": True}).ljust(4096))
+    assert str(found.not_running(URL)).startswith("the pool stopped: STORE_FULL: the disk is full (")
+    (tmp_path / "daemon.json").unlink()
+    with pytest.raises(DaemonNotRunning, match="the pool stopped: STORE_FULL"):
+        found.address()
+    for text in ('{"code": "UNAVAILABLE", "message": "not yet", "fatal": false}', "{", ""):
+        failure.write_text(text)
+        with pytest.raises(DaemonNotRunning, match="no pool runs on"):
+            found.address()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
+import sqlite3
 
 import pytest
 
@@ -46,7 +50,7 @@ def test_open_doors_and_wrong_settings_are_named_with_the_remedy(
     assert "jobs_max" in found["settings"].detail
     assert found["disk"].ok is False
     assert found["pool"].ok is False
-    assert "port 1 is taken" in found["pool"].detail
+    assert "PORT_TAKEN: port 1 is taken" in found["pool"].detail
     assert "{" not in found["pool"].detail
 
 
@@ -69,3 +73,22 @@ def test_a_pool_is_looked_at_from_outside(ground: Ground) -> None:
     ground.paths.token.write_text(secret)
     ground.end(supervisor)
     assert findings(ground)["pool"].detail == "not running"
+
+
+def test_a_damaged_journal_is_found_before_the_start(ground: Ground) -> None:
+    ground.write()
+    daemon = ground.daemon()
+    ground.announced()
+    ground.end(daemon)
+    assert findings(ground)["journal"].ok is True
+    whole = ground.paths.store.read_bytes()
+    ground.paths.store.write_bytes(whole[:4096] + os.urandom(4096) + whole[8192:])
+    found = findings(ground)["journal"]
+    assert (found.ok, found.detail.startswith("STORE_CORRUPT: ")) == (False, True)
+    ground.paths.store.write_bytes(whole)
+    with contextlib.closing(sqlite3.connect(ground.paths.store)) as connection, connection:
+        connection.execute("DELETE FROM snapshots")
+        connection.execute("UPDATE journal SET crc = crc + 1 WHERE seq = (SELECT max(seq) FROM journal)")
+    found = findings(ground)["journal"]
+    assert found.ok is False
+    assert re.fullmatch(r"STORE_CORRUPT: journal entry \d+ is damaged: its checksum does not match", found.detail)
