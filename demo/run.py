@@ -46,6 +46,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Devices and seconds of the small jobs: mixed sizes, a few seconds each.
 MIX: tuple[tuple[str | float, float], ...] = ((1, 3.0), (1, 2.0), (2, 3.0), (0.5, 2.5), (1, 4.0))
 BATCH = 4
+SETTLE_S = max(hold_s for _, hold_s in MIX)
 # What a program needs of a node beside its devices: the processes are small.
 SMALL: dict[str, Any] = {"cpus": 1, "memory": "1GiB"}
 
@@ -118,18 +119,43 @@ def _fill(demo: Demo) -> None:
     turns = dict.fromkeys(WEIGHTS, 0)
     with Client(state_dir=demo.state_dir) as admin:
         while demo.filling.is_set():
-            waiting: dict[str, float] = {}
-            for line in admin.queue(limit=2_000):
-                milli = line.shape.demand.gpu_milli * line.shape.ranks
-                waiting[line.tenant] = waiting.get(line.tenant, 0.0) + milli / 1000
-            for name, weight in WEIGHTS.items():
-                entitled = NODES * DEVICES * weight / sum(WEIGHTS.values())
-                while waiting.get(name, 0.0) < 2.5 * entitled:
+            waiting = backlog(admin)
+            for name in WEIGHTS:
+                while waiting[name] < 3.0 * entitled(name):
                     gpus, hold_s = MIX[turns[name] % len(MIX)]
                     turns[name] += 1
                     demo.fillers.append(filler(demo, name, gpus, hold_s))
-                    waiting[name] = waiting.get(name, 0.0) + float(gpus) * BATCH
+                    waiting[name] += float(gpus) * BATCH
             time.sleep(0.5)
+
+
+def entitled(tenant: str) -> float:
+    """Return the devices that a tenant is due while all want more."""
+    return NODES * DEVICES * WEIGHTS[tenant] / sum(WEIGHTS.values())
+
+
+def backlog(admin: Client) -> dict[str, float]:
+    """Return the devices that each tenant's queued work asks for."""
+    waiting = dict.fromkeys(WEIGHTS, 0.0)
+    for line in admin.queue(limit=2_000):
+        waiting[line.tenant] += line.shape.demand.gpu_milli * line.shape.ranks / 1000
+    return waiting
+
+
+def await_backlog(demo: Demo, admin: Client) -> None:
+    """Return once all three have had twice their entitlement queued for as long as a small job lasts.
+
+    What started earlier, while only some of them wanted anything, has ended then.
+    """
+    full_by = time.monotonic() + WAIT_S
+    since = time.monotonic()
+    while time.monotonic() - since < SETTLE_S:
+        if demo.faults or time.monotonic() > full_by:
+            raise SystemExit(f"the pool does not fill: {demo.faults or admin.status().held}")
+        waiting = backlog(admin)
+        if any(waiting[name] < 2.0 * entitled(name) for name in WEIGHTS):
+            since = time.monotonic()
+        time.sleep(0.2)
 
 
 def filler(demo: Demo, tenant: str, gpus: str | float, hold_s: float) -> JobHandle:
@@ -178,13 +204,9 @@ def run(demo: Demo) -> dict[str, Any]:
     real_work(demo)
     demo.say("submitted: a 48-point sweep, a 4-node gang, a map over 24 tiles, and small jobs for all three tenants")
     with Client(state_dir=demo.state_dir) as admin:
-        full_by = time.monotonic() + WAIT_S
-        while admin.status().held.gpu_milli < 0.95 * NODES * DEVICES * 1000:
-            if demo.faults or time.monotonic() > full_by:
-                raise SystemExit(f"the pool does not fill: {demo.faults or admin.status().held}")
-            time.sleep(0.1)
+        await_backlog(demo, admin)
         begin, window_from = time.monotonic(), admin.status().now
-        demo.say("the pool is full and all three are backlogged: the window begins")
+        demo.say("all three have twice their share queued: the window begins")
         accidents(demo, begin)
         wait_until(begin + WINDOW_S)
         window_to = admin.status().now
