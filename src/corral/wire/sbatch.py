@@ -154,6 +154,7 @@ class _Reading:
         self.tasks_per_node = self.tasks_per_node or math.ceil((tasks or 1) / self.nodes)
         self.cpus_per_task = self.count("cpus-per-task") or 0
         self.devices = self.accelerators()
+        self.memory_asked = self.memory(self.devices[1] // MILLI if self.devices else 0)
         self.queue = self.partition(queues)
         self.indices = self.array()
 
@@ -200,7 +201,7 @@ class _Reading:
                 "accelerators": units.written_accelerators(*accelerators) if accelerators else None,
                 "cpus": self.cpus_per_task * self.tasks_per_node
                 or (self.tasks_per_node if self.tasks_per_node > 1 else None),
-                "memory": self.memory(accelerators[1] // MILLI if accelerators else 0),
+                "memory": self.memory_asked,
             },
             "array": self.indices,
             "max_duration": self.read("time", read_time_s),
@@ -227,9 +228,9 @@ class _Reading:
         """Return the indices of an array; a limit of how many run at once has no effect."""
         if "array" not in self.by_name:
             return None
-        text, percent, _ = self.by_name["array"].value.partition("%")
+        text, percent, most = self.by_name["array"].value.partition("%")
         if percent:
-            self.ignore("array", "shares and quotas decide how many run at once")
+            self.ignore("array", f"the limit %{most} has no effect: shares and quotas decide how many run at once")
         indices = self.read_text("array", text, units.read_indices)
         return list(indices) if isinstance(indices, tuple) else None
 
@@ -286,23 +287,24 @@ class _Reading:
         return envs
 
     def run(self, text: str, here: str) -> str | list[str]:
-        """Return what runs: the script with Slurm's variables and functions in place of its first line."""
+        """Return what runs: the script with Slurm's variables and commands in place of its first line."""
         first, _, rest = text.partition("\n")
         words = first[2:].split()
         if words[:1] and Path(words[0]).name == "env":
             words = [word for word in words[1:] if word != "-S"]
-        lines = slurm_shell.variables(
+        lines = slurm_shell.surrounding(
             tasks=self.tasks_per_node,
             cpus=self.cpus_per_task or 1,
             gpus=units.written_gpus(self.devices[1]) if self.devices else "0",
+            memory_mib=self.memory_asked.removesuffix("MiB") if self.memory_asked else None,
             queue=self.queue or "default",
             here=here,
             indices=tuple(self.indices) if self.indices else None,
         )
         program = Path(words[0]).name if words else ""
         if program in _SHELLS:
-            script = f"{slurm_shell.preamble(lines)}\n{rest}"
-            # Functions and arrays of the preamble are bash's, which also reads what sh reads.
+            script = f"{slurm_shell.on_first_line(lines)}\n{rest}"
+            # What stands on the first line is bash's, which also reads what sh reads.
             return script if len(words) == 1 else ["bash", *words[1:], "-c", script]
         plain = re.sub(r"[0-9.]+$", "", program)
         if plain not in _WITH_TEXT:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -113,7 +115,9 @@ def test_what_is_no_time_limit_is_refused() -> None:
 def test_an_array_keeps_its_indices_and_its_limit_is_told_as_ignored() -> None:
     script = parse("#!/bin/bash\n#SBATCH --array=0,6,16-20:2%4\nhostname\n")
     assert script.ask.indices == (0, 6, 16, 18, 20)
-    assert script.ignored == ("line 2: --array=0,6,16-20:2%4: shares and quotas decide how many run at once",)
+    assert script.ignored == (
+        "line 2: --array=0,6,16-20:2%4: the limit %4 has no effect: shares and quotas decide how many run at once",
+    )
 
 
 def test_a_partition_that_is_no_queue_here_has_no_effect() -> None:
@@ -223,12 +227,15 @@ def run(ask: JobAsk, **extra: str) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": os.environ["PATH"], "CORRAL_JOB": "77", "CORRAL_JOB_NAME": ask.name or ""}
     environment |= {"NNODES": str(ask.num_nodes), "NODE_RANK": "0", "MASTER_ADDR": "10.0.0.1", "CORRAL_NODE": "n0"}
     argv = list(ask.argv) if ask.script is None else ["bash", "-c", ask.script]
-    return subprocess.run(argv, env={**environment, **extra}, capture_output=True, text=True, timeout=30, check=False)
+    with tempfile.TemporaryDirectory() as task_dir:
+        env = {**environment, "CORRAL_TASK_DIR": task_dir, **extra}
+        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30, check=False)
 
 
 def lines(ask: JobAsk, **extra: str) -> list[str]:
     ended = run(ask, **extra)
-    assert (ended.returncode, ended.stderr) == (0, "")
+    told = [line for line in ended.stderr.splitlines() if not line.startswith("srun: no effect in corral: ")]
+    assert (ended.returncode, told) == (0, [])
     return ended.stdout.splitlines()
 
 
@@ -245,6 +252,19 @@ echo $SLURM_GPUS_ON_NODE $SLURM_JOB_PARTITION $SLURM_SUBMIT_DIR $SLURMD_NODENAME
         "77 5 2 3 5",
         "4 gpu /tmp n0 6",
     ]
+
+
+def test_a_script_finds_what_a_node_gives_it() -> None:
+    text = "#!/bin/bash\n#SBATCH {} --ntasks-per-node=2 -c 3 --mem=2G\n"
+    text += "echo $SLURM_MEM_PER_NODE $SLURM_JOB_CPUS_PER_NODE $SLURM_CPUS_ON_NODE\n"
+    assert lines(parse(text.format("-N 1")).ask) == ["2048 6 6"]
+    assert lines(parse(text.format("-N 2")).ask) == ["2048 6(x2) 6"]
+    assert lines(parse("#!/bin/bash\necho ${SLURM_MEM_PER_NODE-none}\n").ask) == ["none"]
+
+
+def test_a_start_time_is_told_as_having_no_effect() -> None:
+    script = parse("#!/bin/bash\n#SBATCH --begin=now+1hour\nhostname\n")
+    assert script.ignored == ("line 2: --begin has no effect: the job starts as soon as it can",)
 
 
 SRUN = """#!/bin/bash
@@ -269,6 +289,35 @@ def test_srun_starts_the_tasks_of_its_node(options: str, first: list[str], secon
     ask = parse(SRUN.format(options)).ask
     assert lines(ask, NODE_RANK="0") == first
     assert lines(ask, NODE_RANK="1") == second
+
+
+def test_srun_tells_the_options_that_it_ignores() -> None:
+    script = "#!/bin/bash\nsrun -l -n 1 --cpu-bind=none --mpi pmix -w n1 --label echo done -l\n"
+    ended = run(parse(script).ask)
+    assert ended.stdout == "done -l\n"
+    assert ended.stderr == "srun: no effect in corral: -l --cpu-bind=none --mpi pmix -w n1 --label\n"
+    assert run(parse("#!/bin/bash\nsrun -n 1 -N1 --ntasks-per-node=1 true\n").ask).stderr == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#!/bin/bash\ntimeout 20 srun -n 2 echo hi\n",
+        "#!/bin/bash\nset -eu\nexport X=1\nenv srun -n 2 echo hi\n",
+        "#!/usr/bin/env python3\nimport subprocess\nsubprocess.run(['srun', '-n', '2', 'echo', 'hi'], check=True)\n",
+    ],
+    ids=["timeout", "env", "python"],
+)
+def test_srun_is_a_program_that_others_can_start(text: str, tmp_path: Path) -> None:
+    assert lines(parse(text).ask, CORRAL_TASK_DIR=str(tmp_path)) == ["hi", "hi"]
+    assert sorted(path.name for path in (tmp_path / "slurm").iterdir()) == ["scontrol", "srun"]
+
+
+def test_a_terminated_srun_takes_its_tasks_with_it(tmp_path: Path) -> None:
+    task = "trap 'echo end; exit' TERM; echo up; while :; do sleep 0.02; done"
+    text = f"#!/bin/bash\n: > log\nsrun -n 2 bash -c {shlex.quote(task)} >> log &\n"
+    text += "until [ $(grep -c up log) = 2 ]; do sleep 0.02; done\nkill $!; wait $!; echo $?; grep -c end log\n"
+    assert lines(parse(f"{text}".replace("log", str(tmp_path / "log"))).ask) == ["143", "2"]
 
 
 def test_srun_gives_back_the_code_of_a_task_that_fails() -> None:
