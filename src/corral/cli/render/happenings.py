@@ -24,7 +24,8 @@ def exit_words(exit_: TaskExit) -> str:
     if exit_.signal is not None:
         parts.append(f"signal {exit_.signal}")
     if exit_.message:
-        parts.append(exit_.message)
+        # The shim's own words may hold the others already.
+        parts = [*(part for part in parts if part not in exit_.message), exit_.message]
     return ", ".join(parts) or exit_.cause.value
 
 
