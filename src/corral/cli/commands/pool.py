@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 
     from corral.runtime.options import StopReport
 
+TlsCert = Annotated[
+    str | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM).", show_default=False)
+]
+TlsKey = Annotated[
+    str | None, typer.Option("--tls-key", metavar="FILE", help="Its private key (PEM).", show_default=False)
+]
+DropNodes = Annotated[
+    bool, typer.Option("--drop-nodes", help="Give up nodes that still have running tasks; their jobs start again.")
+]
+
 
 @command
 def up(
@@ -52,18 +62,12 @@ def up(
             show_default=False,
         ),
     ] = None,
-    tls_cert: Annotated[
-        str | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM).", show_default=False)
-    ] = None,
-    tls_key: Annotated[
-        str | None, typer.Option("--tls-key", metavar="FILE", help="Its private key (PEM).", show_default=False)
-    ] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without TLS: tokens can be read on the way.")
     ] = False,
-    drop_nodes: Annotated[
-        bool, typer.Option("--drop-nodes", help="Give up nodes that still have running tasks; their jobs start again.")
-    ] = False,
+    drop_nodes: DropNodes = False,
     as_json: Json = False,
 ) -> None:
     """Start the pool of this machine and return when it serves.
