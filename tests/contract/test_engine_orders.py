@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
-from corral.model.job import Cause
+from msgspec.structs import replace
+
+from corral.model.job import Cause, CheckpointSpec
 from corral.model.messages import TaskPhase, TaskReported
 from tests.contract.engine_world import Scene, World, alive
 
@@ -23,6 +26,26 @@ def test_a_stop_ends_a_task_with_its_children(scene: Scene, tmp_path: Path) -> N
         assert ended.exit is not None
         assert ended.exit.cause is Cause.CANCELLED
         assert not alive(int(child.read_text()))
+
+    scene(scenario)
+
+
+def test_a_preempted_task_saves_itself_until_it_is_cancelled(scene: Scene, tmp_path: Path) -> None:
+    ready, saving = tmp_path / "ready", tmp_path / "saving"
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        script = f"trap 'touch {saving}' USR1; touch {ready}; while :; do sleep 0.05; done"
+        world.engine.send(world.launch(1, script=script, checkpoint=CheckpointSpec("USR1", 3600.0)))
+        await world.until_phase(1, TaskPhase.RUNNING)
+        await world.until(ready.exists)
+        world.engine.send(replace(world.stop(1), reason="preempted"))
+        await world.until(saving.exists)
+        # Its grace is the same, and yet it must reach the task: the saving alone would take a minute.
+        world.engine.send(world.stop(1))
+        ended = await world.until_phase(1, TaskPhase.ENDED)
+        assert ended.exit is not None
+        assert (ended.exit.cause, ended.exit.signal) == (Cause.PREEMPTED, signal.SIGTERM)
 
     scene(scenario)
 
