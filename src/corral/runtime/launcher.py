@@ -351,7 +351,7 @@ def _quiesce(paths: StatePaths, *, force: bool, leave_tasks: bool) -> int:
             return client.stop("stop" if force else "leave" if leave_tasks else "refuse")
     except JobsRunning as error:
         raise JobsRunning(
-            error.refusal.message, hint="--force stops and requeues it, --leave-tasks lets it run on"
+            error.refusal.message, hint="--force stops them and queues their jobs again, --leave-tasks lets them run on"
         ) from None
     except (CorralError, OSError) as error:
         if force or leave_tasks:
