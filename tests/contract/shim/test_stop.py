@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,7 +148,7 @@ def test_a_checkpoint_is_asked_for_once_before_the_time_is_over(world: ShimWorld
 
 def test_a_program_that_saves_itself_in_time_ends_by_itself(world: ShimWorld) -> None:
     script = "trap 'echo saved; exit 0' USR1; echo up; while :; do sleep 0.05; done"
-    fields = {"checkpoint_signal": "USR1", "checkpoint_grace_s": 58.0, "max_duration_s": 60.0}
+    fields: dict[str, Any] = {"checkpoint_signal": "USR1", "checkpoint_grace_s": 58.0, "max_duration_s": 60.0}
     status = world.end(world.launch(script=script, **fields))
     assert (status["cause"], status["exit_code"]) == ("exited", 0)
 

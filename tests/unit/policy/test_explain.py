@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -172,7 +173,7 @@ def test_a_suggestion_names_all_that_it_changes() -> None:
 
 def test_an_end_is_named_only_where_nobody_ahead_takes_its_room() -> None:
     pending = [candidate(1, shape(8)), candidate(2, shape(8))]
-    one = {"specs": TWO[:1], "holdings": [full("node-0", 90)]}
+    one: dict[str, Any] = {"specs": TWO[:1], "holdings": [full("node-0", 90)]}
     assert why(pending, 1, **one).cheapest_change == "after one job of tenant b ends it would start"
     assert why(pending, 2, **one).cheapest_change is None
     # Whichever of the two ends, its node is kept for the gang of two that is first in line.
@@ -214,7 +215,7 @@ def test_an_element_waits_for_another_one_of_its_job() -> None:
 
 def test_nothing_is_promised_behind_two_hundred_others() -> None:
     pending = [candidate(i, shape(0.01, cpus=0.01, memory=1)) for i in range(1, 203)]
-    one = {"specs": TWO[:1], "holdings": [full("node-0", 900)]}
+    one: dict[str, Any] = {"specs": TWO[:1], "holdings": [full("node-0", 900)]}
     assert why(pending, 200, **one).cheapest_change == "after one job of tenant b ends it would start"
     assert why(pending, 201, **one).cheapest_change is None
 
