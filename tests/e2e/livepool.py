@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +128,10 @@ class LivePool:
     def processes(self) -> list[int]:
         return carriers(self.state_dir)
 
+    def nothing_left(self) -> None:
+        """Wait until no process of this pool is left: `down` returns in the last moment of its supervisor."""
+        wait_until(lambda: not self.processes(), what="everything to end")
+
     def fail_device(self, node: str, uuid: str, **changes: Any) -> None:
         """Let a simulated device say something; without changes, mend it."""
         edit_state(self.paths.nodes / node / "devices.json", uuid, **changes)
@@ -169,7 +172,3 @@ def resident_mib(pid: int) -> float:
     """Return the resident memory of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def now_s() -> float:
-    return time.time()

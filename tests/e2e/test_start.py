@@ -47,7 +47,7 @@ def refused(pool: LivePool, kind: type[CorralError], **options: Any) -> str:
     text = str(caught.value)
     assert "\n" not in text
     assert "Traceback" not in text
-    wait_until(lambda: not pool.processes(), what="everything to end")
+    pool.nothing_left()
     with pytest.raises(DaemonNotRunning):
         pool.down()
     return text
@@ -135,7 +135,7 @@ def test_a_place_where_one_may_not_write_is_refused(pool: LivePool) -> None:
     ended = up_as((*before, "env", f"CORRAL_STATE_DIR={pool.state_dir}"))
     assert ended.stderr.startswith(f"error[STATE_UNUSABLE]: cannot use {pool.state_dir}: permission denied"), ended
     assert ended.stderr.count("\n") == 1
-    assert not pool.processes()
+    pool.nothing_left()
 
 
 def test_a_read_only_file_system_is_refused(pool: LivePool) -> None:
@@ -147,7 +147,7 @@ def test_a_read_only_file_system_is_refused(pool: LivePool) -> None:
     ended = up_as((unshare, "--mount", "--propagation", "private", "sh", "-c", script), pool.state_dir)
     assert ended.stderr.startswith(f"error[STATE_UNUSABLE]: cannot use {pool.state_dir}: read-only file system"), ended
     assert ended.stderr.count("\n") == 1
-    assert not pool.processes()
+    pool.nothing_left()
 
 
 def test_a_full_disk_stops_the_pool_and_loses_nothing_acknowledged(pool: LivePool) -> None:
@@ -191,7 +191,7 @@ def test_a_pool_whose_files_were_removed_comes_back_by_itself(pool: LivePool) ->
     pool.result(job)
     pool.paths.daemon.unlink()
     pool.down()
-    assert not pool.processes()
+    pool.nothing_left()
 
 
 def test_a_corrupt_store_is_refused_and_left_as_it_is(pool: LivePool) -> None:
@@ -264,4 +264,4 @@ def test_nothing_that_up_started_outlives_down(pool: LivePool) -> None:
     pool.output("sleep 60 & disown; echo done")
     pool.down()
     wait_until(lambda: not any(map(alive, pids)), what="everything to end")
-    assert not pool.processes()
+    pool.nothing_left()

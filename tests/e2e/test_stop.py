@@ -25,7 +25,7 @@ def test_down_is_refused_while_jobs_run_and_force_queues_them_again(pool: LivePo
     report = pool.down(force=True)
     assert (report.tasks_left, report.forced) == (0, True)
     assert not alive(child)
-    wait_until(lambda: not pool.processes(), what="the shim to follow its task")
+    pool.nothing_left()
     with pytest.raises(DaemonNotRunning):
         pool.down(force=True)
     pool.up()
