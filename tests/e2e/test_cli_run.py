@@ -143,14 +143,20 @@ def test_while_a_job_waits_the_terminal_says_why(corral: Corral) -> None:
 
 def test_a_reader_that_leaves_ends_the_command_and_not_the_job(corral: Corral) -> None:
     script = 'while [ ! -e "$HOME/enough" ]; do echo again; sleep 0.02; done'
-    with corral.start("run", script) as process:
+    process = corral.start("run", script)
+    try:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == b"again\n"
         process.stdout.close()
         job = process.stderr.readline().split()[1].decode()
-        assert process.stderr.read().decode() == f"nobody reads the log any more; job {job} goes on\n"
         assert process.wait(30) == 141
+        assert process.stderr.read().decode() == f"nobody reads the log any more; job {job} goes on\n"
+    finally:
+        process.kill()
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
     assert corral.state(job) == "running"
     (corral.home / "enough").touch()
     corral.wait_state(job, "succeeded")

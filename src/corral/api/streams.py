@@ -93,11 +93,13 @@ class EventStream(Response):
                 )
                 if leaving.done() or stopping.done():
                     break
+                arrived = upcoming.done()
                 piece, more = self._piece(upcoming)
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
                 if not more:
                     break
-                if upcoming.done():
+                # Not whether it is there by now: what came while a heartbeat was sent has yet to be sent.
+                if arrived:
                     upcoming = asyncio.create_task(_next(self._source))
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:

@@ -76,10 +76,10 @@ def _ask(job: str, interrupts: Interrupts) -> Choice:
     if not confirmed_by_tty():
         return Choice.CANCEL
     question = f"\njob {job}: [c]ancel it, [d]etach and let it go on, or [g]o on following? (Ctrl-C cancels) "
-    sys.stderr.write(question)
-    sys.stderr.flush()
     with _ctrl_c_raises():
         try:
+            sys.stderr.write(question)
+            sys.stderr.flush()
             answer = sys.stdin.readline()
         except KeyboardInterrupt:
             interrupts.take()

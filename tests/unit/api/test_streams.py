@@ -271,6 +271,37 @@ def test_a_quiet_stream_beats() -> None:
     assert sent[1:3] == [b"event: fact\nid: 1\ndata: 1\n\n", beat]
 
 
+def test_an_event_that_comes_while_a_heartbeat_is_sent_is_not_lost() -> None:
+    async def scene() -> list[bytes]:
+        go, came = asyncio.Event(), asyncio.Event()
+        sent: list[bytes] = []
+
+        async def source() -> AsyncGenerator[bytes]:
+            await go.wait()
+            came.set()
+            yield event(b"1", "fact", "1")
+            yield event(b"2", "fact", "2")
+
+        async def receive() -> Message:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        async def send(message: Message) -> None:
+            sent.append(message.get("body", b""))
+            if sent[-1].startswith(b": heartbeat") and not go.is_set():
+                go.set()
+                await came.wait()
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+
+        async with asyncio.timeout(10):
+            await EventStream(source(), Stopping(), allowed, heartbeat_s=0.001)({"type": "http"}, receive, send)
+        return sent
+
+    sent = [body for body in asyncio.run(scene()) if body.startswith(b"event: fact")]
+    assert sent == [b"event: fact\nid: 1\ndata: 1\n\n", b"event: fact\nid: 2\ndata: 2\n\n"]
+
+
 def test_a_quiet_stream_ends_with_its_token_too() -> None:
     asked = []
 
