@@ -15,13 +15,16 @@ def sleepers(tmp_path: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     mark = tmp_path / "mark"
     made = {
         "by environment": subprocess.Popen(["sleep", "100"], env={"PATH": "/usr/bin:/bin", "PLACE": f"{mark}/conf"}),
-        "by argument": subprocess.Popen(["sh", "-c", "sleep 100; exit 0", str(mark)], env={"PATH": "/usr/bin:/bin"}),
+        # One process for good: a shell that forks shows its own arguments twice until the child has called exec.
+        "by argument": subprocess.Popen(
+            ["sh", "-c", "read line", str(mark)], stdin=subprocess.PIPE, env={"PATH": "/usr/bin:/bin"}
+        ),
         "foreign": subprocess.Popen(["sleep", "100"], env={"PATH": "/usr/bin:/bin"}),
     }
     yield made
     for process in made.values():
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def test_carriers_are_found_by_environment_and_by_argument(
