@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from corral.model.experience import WorkSpec
 from corral.model.job import CheckpointSpec, DependencyKind, Fencing
 
 
@@ -18,6 +19,8 @@ class JobAsk(msgspec.Struct, frozen=True):
     """What the job file, the flags or the SDK said. ``None`` is "not said": the pool's default applies.
 
     ``gpu_milli`` is per node (per rank). ``points`` are the parameters of each array element, ``indices`` its indices.
+    An elastic job names the whole GPUs per node (``gpu_counts``) or the numbers of nodes (``node_counts``) that it can
+    run with; ``gpu_milli`` and ``num_nodes`` are then the largest of them.
     """
 
     name: str | None = None
@@ -45,4 +48,9 @@ class JobAsk(msgspec.Struct, frozen=True):
     fencing: Fencing | None = None
     lease_s: float | None = None
     checkpoint: CheckpointSpec | None = None
+    restart_cost_s: float | None = None
+    gpu_counts: tuple[int, ...] = ()
+    node_counts: tuple[int, ...] = ()
+    work: WorkSpec | None = None
+    appmaster: str | None = None
     user: str = ""

@@ -12,6 +12,8 @@ import msgspec
 
 from corral.model.ids import DeviceId, JobId, NodeId, QueueName, TenantId
 from corral.model.job import JobSpec, JobState, StopReason, TaskExit, TaskState
+from corral.model.market import Preemption
+from corral.model.offer import Bid
 from corral.model.resources import NodeSpec, Placement
 from corral.model.tenant import Queue, Tenant, Token
 
@@ -52,9 +54,13 @@ class JobCancelRequested(JobEvent, frozen=True, kw_only=True, tag="job-cancel-re
 
 
 class GangPlaced(GangEvent, frozen=True, kw_only=True, tag="gang-placed"):
-    """An arbitration gave a gang its devices: all ranks or none."""
+    """An arbitration gave a gang its devices: all ranks or none. ``bid`` is the one that won.
+
+    An elastic gang has as many ranks as ``placements`` until it is placed again.
+    """
 
     placements: tuple[Placement, ...]
+    bid: Bid | None = None
 
 
 class TaskStarted(GangEvent, frozen=True, kw_only=True, tag="task-started"):
@@ -73,9 +79,10 @@ class TaskEnded(GangEvent, frozen=True, kw_only=True, tag="task-ended"):
 
 
 class GangStopping(GangEvent, frozen=True, kw_only=True, tag="gang-stopping"):
-    """The remaining ranks of a gang are told to stop."""
+    """The remaining ranks of a gang are told to stop. ``preemption`` says for whom a preempted gang gives way."""
 
     reason: StopReason
+    preemption: Preemption | None = None
 
 
 class GangRequeued(GangEvent, frozen=True, kw_only=True, tag="gang-requeued"):

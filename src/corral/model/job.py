@@ -7,7 +7,9 @@ from enum import StrEnum
 
 import msgspec
 
+from corral.model.experience import WorkSpec
 from corral.model.ids import DEFAULT_QUEUE, GangKey, JobId, NodeId, QueueName, TaskKey, TenantId
+from corral.model.offer import Bid
 from corral.model.resources import Amount, GangShape, Placement
 
 
@@ -167,6 +169,8 @@ class JobSpec(msgspec.Struct, frozen=True):
 
     Exactly one of ``argv`` (run as it is, without a shell) and ``script`` (run by ``bash -c``) is set. ``points`` holds
     one environment per gang (the array index is ``indices[gang]``). ``data`` names the shards that the job reads.
+    ``shapes`` are all sizes of an elastic job, largest first and ``shape`` among them; empty for a rigid one.
+    ``appmaster`` is the user's own proposer (``module:function``).
     """
 
     name: str
@@ -192,6 +196,9 @@ class JobSpec(msgspec.Struct, frozen=True):
     lease_s: float = 90.0
     checkpoint: CheckpointSpec | None = None
     restart_cost_s: float = 30.0
+    shapes: tuple[GangShape, ...] = ()
+    work: WorkSpec | None = None
+    appmaster: str | None = None
 
     @property
     def gangs(self) -> int:
@@ -229,7 +236,8 @@ class Gang(msgspec.Struct, frozen=True):
 
     ``incarnation`` rises at each placement and never falls: an older one's messages are refused. ``restarts`` are those
     charged against ``max_restarts``; ``moves`` (node loss, device failure, preemption) are free. ``avoid`` names the
-    nodes where it failed, newest last. Times are seconds since the epoch, usage is in milli-GPU seconds.
+    nodes where it failed, newest last. ``attained_s`` is the service of its ended runs in
+    seconds, ``bid`` the one that it runs on. Times are seconds since the epoch, usage is in milli-GPU seconds.
     """
 
     index: int
@@ -247,6 +255,9 @@ class Gang(msgspec.Struct, frozen=True):
     used_gpu_milli_s: float = 0.0
     lost_gpu_milli_s: float = 0.0
     waited_s: float = 0.0
+    attained_s: float = 0.0
+    preemptions: int = 0
+    bid: Bid | None = None
 
     @property
     def live(self) -> bool:

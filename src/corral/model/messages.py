@@ -13,6 +13,7 @@ import msgspec
 from corral.model.events import Decision, Fact
 from corral.model.ids import JobId, NodeId, TaskKey
 from corral.model.job import CheckpointSpec, Job, TaskExit
+from corral.model.offer import Proposal
 from corral.model.resources import DeviceState, NodeSpec, Placement
 
 PROTOCOL = 1
@@ -98,7 +99,15 @@ class MasterDecided(AgentMessage, frozen=True, kw_only=True, tag="decided"):
     decisions: tuple[Decision, ...]
 
 
-AgentSays = Hello | Heartbeat | TaskReported | MasterDecided
+class MasterProposed(AgentMessage, frozen=True, kw_only=True, tag="proposed"):
+    """An AppMaster on this node revised its bids: what it measured changed what it believes."""
+
+    job: JobId
+    generation: int
+    proposal: Proposal
+
+
+AgentSays = Hello | Heartbeat | TaskReported | MasterDecided | MasterProposed
 
 
 # ---- controller to agent -------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
-from corral.model.ids import DeviceId, GangKey, JobId, NodeId, QueueName, TenantId
+from corral.model.experience import Measurement, Rate
+from corral.model.ids import DEFAULT_QUEUE, DeviceId, GangKey, JobId, NodeId, QueueName, TenantId
 from corral.model.resources import MILLI, Amount, GangShape, Placement
 from corral.model.tenant import Queue, Tenant
 
@@ -39,37 +40,6 @@ class NodeOffer(msgspec.Struct, frozen=True):
     memory_mib: int
     total: Amount
     shards: frozenset[str] = frozenset()
-
-
-class Holding(msgspec.Struct, frozen=True):
-    """What a running gang holds and when it is expected to give it back.
-
-    ``ends_at`` is the declared end (start + max_duration), ``None`` when the job declared none: the end is unknown.
-    """
-
-    key: GangKey
-    tenant: TenantId
-    placements: tuple[Placement, ...]
-    started_at: float
-    ends_at: float | None
-
-
-class Snapshot(msgspec.Struct, frozen=True):
-    """The whole free and soon-free capacity at one version of the pool. Shown to all jobs at once, never locked."""
-
-    version: int
-    at: float
-    nodes: tuple[NodeOffer, ...]
-    holdings: tuple[Holding, ...]
-    capacity: Amount
-
-
-class Offer(msgspec.Struct, frozen=True):
-    """A snapshot as one job sees it: with its tenant's fairness credit (> 0 is owed) and prices per device model."""
-
-    snapshot: Snapshot
-    credit: float
-    prices: dict[str, float] = {}
 
 
 class Locality(StrEnum):
@@ -105,19 +75,86 @@ class Bid(msgspec.Struct, frozen=True):
     tenure_s: float = 0.0
 
 
+class Holding(msgspec.Struct, frozen=True):
+    """What a running gang holds, when it is expected to give it back, and what its giving way would cost.
+
+    ``ends_at`` is the declared end (start + max_duration), ``None`` when the job declared none: the end is unknown.
+    ``bids`` are the job's, ``won`` the one that it runs on. ``saved_at`` is its last known checkpoint (``None``: it
+    saves nothing, all work since ``started_at`` is lost). ``attained_s`` is the service of all its runs so far in
+    seconds, as of ``started_at``; ``remaining_s`` what is believed to be left of it on ``won`` as of ``known_at``.
+    ``stopping`` gangs give their devices back soon. Before ``tenure_until`` a gang is not preempted.
+    """
+
+    key: GangKey
+    tenant: TenantId
+    placements: tuple[Placement, ...]
+    started_at: float
+    ends_at: float | None
+    incarnation: int = 0
+    queue: QueueName = DEFAULT_QUEUE
+    priority: int = 0
+    order: int = 0
+    submitted_at: float = 0.0
+    bids: tuple[Bid, ...] = ()
+    won: Bid | None = None
+    saved_at: float | None = None
+    attained_s: float = 0.0
+    remaining_s: float | None = None
+    known_at: float = 0.0
+    tenure_until: float = 0.0
+    stopping: bool = False
+    preemptible: bool = True
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The whole free and soon-free capacity at one version of the pool. Shown to all jobs at once, never locked."""
+
+    version: int
+    at: float
+    nodes: tuple[NodeOffer, ...]
+    holdings: tuple[Holding, ...]
+    capacity: Amount
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """A snapshot as one job sees it: with its tenant's fairness credit (> 0 is owed) and prices per device model.
+
+    ``rates`` is what the pool has learnt of the throughput of the job's family.
+    """
+
+    snapshot: Snapshot
+    credit: float
+    prices: dict[str, float] = {}
+    rates: tuple[Rate, ...] = ()
+
+
+class Outlook(msgspec.Struct, frozen=True):
+    """What an AppMaster believes of one gang that has run: seconds left on the first bid, and its last checkpoint."""
+
+    remaining_s: float | None = None
+    saved_at: float | None = None
+
+
 class Proposal(msgspec.Struct, frozen=True):
-    """A job's bids, made on snapshot ``version``. They stand for all its pending gangs until replaced."""
+    """A job's bids, made on snapshot ``version``. They stand for all its gangs until replaced.
+
+    ``outlooks`` are those of gangs that differ from a fresh one because they have run.
+    """
 
     job: JobId
     version: int
     bids: tuple[Bid, ...]
+    outlooks: dict[int, Outlook] = {}
+    measured: tuple[Measurement, ...] = ()
 
 
 class Candidate(msgspec.Struct, frozen=True):
     """A pending gang with everything that the arbiter may know of it.
 
     ``order`` is the position of submission (ties), ``max_duration_s`` bounds a backfill, ``avoid`` lists nodes where
-    it failed before (newest last).
+    it failed before (newest last). ``attained_s`` is the service of its earlier runs in seconds, ``remaining_s`` what
+    is believed to be left on its first bid (``None``: unknown). ``urgency`` orders the candidates of one tenant and
+    priority, smallest first (0: by submission): global rounds set it.
     """
 
     key: GangKey
@@ -129,6 +166,10 @@ class Candidate(msgspec.Struct, frozen=True):
     bids: tuple[Bid, ...]
     max_duration_s: float | None = None
     avoid: tuple[NodeId, ...] = ()
+    submitted_at: float = 0.0
+    attained_s: float = 0.0
+    remaining_s: float | None = None
+    urgency: float = 0.0
 
     @property
     def shape(self) -> GangShape:

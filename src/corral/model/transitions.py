@@ -40,7 +40,7 @@ from corral.model.events import (
     TokenRevoked,
 )
 from corral.model.ids import GangKey
-from corral.model.job import Gang, Job, JobState, Task, TaskState, deciding_exit
+from corral.model.job import Gang, Job, JobState, StopReason, Task, TaskState, deciding_exit
 from corral.model.resources import Amount, Placement
 from corral.model.state import Held, Node, PoolState
 
@@ -99,7 +99,9 @@ def _placed(job: Job, fact: GangPlaced) -> None:
     gang = _gang_of(job, fact, next_incarnation=True)
     if gang.state is not JobState.PENDING:
         raise IllegalTransition(f"gang {job.id}.{fact.gang} cannot be placed in state {gang.state}")
-    if [placement.rank for placement in fact.placements] != list(range(len(gang.tasks))):
+    sizes = {shape.ranks for shape in job.spec.shapes} or {job.spec.shape.ranks}
+    ranks = [placement.rank for placement in fact.placements]
+    if len(ranks) not in sizes or ranks != list(range(len(ranks))):
         raise IllegalTransition(f"the placements of gang {job.id}.{fact.gang} are not one for each rank, in order")
     tasks = tuple(Task(p.rank, TaskState.PLACED, p) for p in fact.placements)
     job.gangs[fact.gang] = replace(
@@ -109,6 +111,7 @@ def _placed(job: Job, fact: GangPlaced) -> None:
         incarnation=fact.incarnation,
         placed_at=fact.at,
         stopping=None,
+        bid=fact.bid,
         waited_s=gang.waited_s + max(0.0, fact.at - gang.queued_at),
     )
     job.state = JobState.RUNNING
@@ -152,14 +155,19 @@ def _requeued(job: Job, fact: GangRequeued) -> None:
         raise IllegalTransition(f"gang {job.id}.{fact.gang} cannot be requeued while it runs")
     placed_at = gang.placed_at if gang.placed_at is not None else fact.at
     lost = sum(t.placement.gpu_milli * max(0.0, (t.ended_at or fact.at) - placed_at) for t in gang.tasks if t.placement)
+    starts = [task.started_at for task in gang.tasks if task.started_at is not None]
+    served = max(0.0, fact.at - max(starts)) if len(starts) == len(gang.tasks) else 0.0
     avoid = tuple(n for n in gang.avoid if n not in fact.avoid) + fact.avoid
     job.gangs[fact.gang] = replace(
         gang,
-        tasks=tuple(Task(t.rank) for t in gang.tasks),
+        tasks=tuple(Task(rank) for rank in range(job.spec.shape.ranks)),
         state=JobState.PENDING,
         queued_at=fact.at,
         placed_at=None,
         stopping=None,
+        bid=None,
+        attained_s=gang.attained_s + served,
+        preemptions=gang.preemptions + (gang.stopping is StopReason.PREEMPTED),
         restarts=gang.restarts + (1 if fact.counted else 0),
         moves=gang.moves + (0 if fact.counted else 1),
         avoid=avoid[-AVOID_MAX:],

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from corral.model import errors, job, offer, report, resources, tenant
 from corral.model.ask import JobAsk
 from corral.model.errors import CorralError, InvalidField, Refusal, Stale, TooManyJobs, Unauthenticated, UsageError
+from corral.model.experience import WorkSpec
 from corral.model.ids import DeviceId, GangKey, JobId, NodeId, QueueName, TenantId
 from corral.ports.store import UsageRow
 from corral.wire.request import FIELDS, document_of
@@ -48,6 +49,9 @@ GANG = job.Gang(
     7.5,
     2.5,
     3.5,
+    4.5,
+    3,
+    offer.Bid(SHAPE, offer.Locality.RACK, (offer.Preference(NodeId("n1"), 2.0),), 3.0, 0.5, 60.0, 30.0, 5.0, 600.0),
 )
 SPEC = job.JobSpec(
     name="train",
@@ -64,6 +68,9 @@ SPEC = job.JobSpec(
     is_array=True,
     max_duration_s=60.0,
     max_restarts=3,
+    shapes=(SHAPE,),
+    work=WorkSpec(100.0, "resnet", {"V100:4": 2.5}),
+    appmaster="mine:propose",
     after=(job.Dependency(JobId("3"), job.DependencyKind.ENDED),),
     data=("s1",),
     fencing=job.Fencing.NONE,

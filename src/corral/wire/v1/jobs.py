@@ -7,6 +7,7 @@ from collections import Counter
 from pydantic import Field
 
 from corral.model import job as model
+from corral.model import offer
 from corral.wire.v1.base import Answer
 from corral.wire.v1.resources import GangShape, Placement
 
@@ -36,6 +37,35 @@ class Task(Answer):
     exit: TaskExit | None
 
 
+class Preference(Answer):
+    """A node and the seconds that a start there costs for data that is not yet there."""
+
+    node: str
+    cold_start_s: float
+
+
+class Bid(Answer):
+    """One way to run a gang."""
+
+    shape: GangShape
+    locality: offer.Locality
+    preferred: list[Preference]
+    throughput: float = Field(description="units of work per second")
+    confidence: float = Field(description="0..1")
+    remaining_s: float | None = Field(description="null when unknown")
+    restart_cost_s: float
+    checkpoint_age_s: float | None
+    tenure_s: float = Field(description="seconds without preemption after a start")
+
+
+class WorkSpec(Answer):
+    """What the job says of its work."""
+
+    total: float | None = Field(description="units of work of one gang")
+    family: str | None
+    throughput: dict[str, float] = Field(description="claimed units per second by MODEL or MODEL:DEVICES")
+
+
 class Gang(Answer):
     """All ranks of one array element."""
 
@@ -54,6 +84,9 @@ class Gang(Answer):
     used_gpu_milli_s: float
     lost_gpu_milli_s: float
     waited_s: float
+    attained_s: float = Field(description="seconds of service of its ended runs")
+    preemptions: int = Field(description="how often it gave way to others, or for its own good")
+    bid: Bid | None = Field(description="the bid that it runs on; null when it does not run")
 
 
 class Dependency(Answer):
@@ -97,6 +130,9 @@ class JobSpec(Answer):
     lease_s: float
     checkpoint: CheckpointSpec | None
     restart_cost_s: float
+    shapes: list[GangShape] = Field(description="all sizes of an elastic job, largest first; empty for a rigid one")
+    work: WorkSpec | None
+    appmaster: str | None = Field(description="the job's own proposer, as module:function")
 
 
 class Job(Answer):
