@@ -98,6 +98,9 @@ class SchedulingConfig(msgspec.Struct, frozen=True):
     for another node to come free before it goes back to where it failed.
 
     ``tenure_s`` and ``tenure_restarts``: no preemption before max(10 min, 10 x restart cost) (design: tenure).
+
+    ``round_s``: the time between global rounds. ``fairness`` is the dial that trades average completion time against
+    the worst finish-time ratio: the exponent of the projected ratio. ``remaining_exponent`` is that of remaining work.
     """
 
     usage_half_life_s: float = 3_600.0
@@ -113,6 +116,9 @@ class SchedulingConfig(msgspec.Struct, frozen=True):
     avoid_back_off_max_s: float = 60.0
     tenure_s: float = 600.0
     tenure_restarts: float = 10.0
+    round_s: float = 60.0
+    fairness: float = 0.5
+    remaining_exponent: float = 1.0
 
 
 class AdmissionDefaults(msgspec.Struct, frozen=True):

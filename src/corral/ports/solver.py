@@ -1,0 +1,14 @@
+"""Who solves global rounds: the production solver in a worker process, or a policy of the simulator in place."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from corral.model.market import Market, RoundPlan
+
+
+class Solver(Protocol):
+    """Turns a market into a plan. It may keep state from round to round, but must not depend on wall-clock time."""
+
+    def __call__(self, market: Market) -> RoundPlan:
+        """Return the plan of one round on ``market.snapshot``."""
