@@ -6,6 +6,7 @@ import msgspec
 
 from corral.model.ids import GangKey, JobId, NodeId, TenantId
 from corral.model.job import JobState
+from corral.model.market import Preemption
 from corral.model.offer import Reservation
 from corral.model.resources import Amount, DeviceSpec, DeviceState, GangShape, NodeSpec
 from corral.model.tenant import Tenant
@@ -232,3 +233,39 @@ class JobRows(msgspec.Struct, frozen=True):
     jobs: tuple[JobSummary, ...]
     next_before: int | None
     total_live: int
+
+
+class LedgerEntry(msgspec.Struct, frozen=True):
+    """A gang of ``tenant`` gave way at ``at`` with ``gpu_milli`` in its hands: for whom and at what price."""
+
+    at: float
+    key: GangKey
+    tenant: TenantId
+    gpu_milli: int
+    preemption: Preemption
+
+
+class LedgerLine(msgspec.Struct, frozen=True):
+    """One tenant's account over the window.
+
+    ``due_gpu_hours`` accrue while the tenant holds or wants something. ``balance_gpu_hours`` is received less due:
+    above 0 the tenant used what others left, below 0 it is owed. ``lost_gpu_hours`` is work repeated after it gave way.
+    """
+
+    tenant: TenantId
+    active_s: float
+    due_gpu_hours: float
+    received_gpu_hours: float
+    balance_gpu_hours: float
+    preempted: int
+    preempted_by_others: int
+    lost_gpu_hours: float
+    preempted_others: int
+
+
+class Ledger(msgspec.Struct, frozen=True):
+    """Who received, owes and was preempted since ``since`` (the beginning of an hour, seconds since the epoch)."""
+
+    since: float
+    lines: tuple[LedgerLine, ...]
+    preemptions: tuple[LedgerEntry, ...]
