@@ -39,7 +39,12 @@ class TaskReport(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What a running task uses, sampled. ``progress`` is the last step it reported."""
+    """What a running task uses, sampled.
+
+    ``progress`` is the amount of work that it reported last (steps, in the job's own units), ``progress_total`` the
+    amount after which it is done, ``checkpointed_at`` the progress (not the time) that its last checkpoint holds. They
+    count from the beginning of the job, not of the run: a task that goes on from step 500 reports 500.
+    """
 
     task: TaskKey
     incarnation: int
@@ -48,6 +53,8 @@ class Usage(msgspec.Struct, frozen=True):
     gpu_idle_share: float | None = None
     progress: float | None = None
     log_bytes: int | None = None
+    progress_total: float | None = None
+    checkpointed_at: float | None = None
 
 
 # ---- agent to controller -------------------------------------------------------------------------------------------
