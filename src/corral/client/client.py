@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from corral.model.report import (
         JobRows,
         JobSummary,
+        Ledger,
         NodeReport,
         PoolStatus,
         QueueLine,
@@ -265,6 +266,12 @@ class Client:
         from corral.model.report import QueueLine
 
         return self._get("/queue", dict[str, tuple[QueueLine, ...]], limit=limit)["lines"]
+
+    def ledger(self, hours: float = 24.0) -> Ledger:
+        """Return who received, owes and was preempted in the last ``hours`` (a week is kept)."""
+        from corral.model.report import Ledger
+
+        return self._get("/ledger", Ledger, hours=hours)
 
     def queues(self) -> tuple[Queue, ...]:
         """Return the queues."""

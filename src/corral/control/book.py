@@ -11,6 +11,7 @@ from corral.control.board import Board
 from corral.control.config import ControlConfig
 from corral.control.inputs import Outcome
 from corral.control.launching import launch, stops
+from corral.control.ledger import Ledger, LedgerImage
 from corral.control.masters import Host, Masters
 from corral.control.observed import Observed
 from corral.control.standings import Average, Standings
@@ -53,6 +54,7 @@ from corral.model.resources import Amount
 from corral.model.state import PoolState
 from corral.model.transitions import copy_job, fold
 from corral.policy import recovery
+from corral.policy.fairness import due_shares
 from corral.policy.inventory import Inventory
 from corral.ports.master import AppMasterFactory
 from corral.ports.store import FinishedJob, UsageRow
@@ -61,10 +63,11 @@ Told = TaskStarted | TaskEnded | GangStopping | JobCancelRequested
 
 
 class Image(msgspec.Struct):
-    """What a snapshot of the store holds: the fold of the journal and the decayed averages."""
+    """What a snapshot of the store holds: the fold of the journal, the decayed averages and the ledger."""
 
     state: PoolState
     averages: dict[TenantId, Average]
+    ledger: LedgerImage = msgspec.field(default_factory=lambda: LedgerImage({}, []))
 
 
 class Book:
@@ -75,6 +78,7 @@ class Book:
         self.epoch = epoch
         self.state = image.state
         self.standings = Standings(config.scheduling.usage_half_life_s, image.averages)
+        self.ledger = Ledger(image.ledger)
         self.board = Board(self.state)
         self.waiting = Waiting()
         self.masters = Masters(factory, epoch)
@@ -99,7 +103,7 @@ class Book:
 
     def image(self) -> Image:
         """Return what a snapshot keeps."""
-        return Image(self.state, self.standings.averages)
+        return Image(self.state, self.standings.averages, self.ledger.image)
 
     def drain(self) -> Outcome:
         """Return and clear what was collected since the last call."""
@@ -122,6 +126,17 @@ class Book:
     def fence(self, node: NodeId) -> None:
         """Ask the engine to fence a node."""
         self._fences.append(node)
+
+    def sample_shares(self, now: float) -> None:
+        """Keep the ledger: what every tenant that holds or wants something is due and holds now."""
+        if not self.ledger.due(now):
+            return
+        standings = self.standings.of_tenants(self.state, self.board.capacity, now)
+        wanting = {name for name, standing in standings.items() if standing.held != Amount()}
+        wanting.update(self.waiting.index.tenants())
+        due = due_shares(standings, wanting, capacity=self.board.capacity)
+        held = {name: standings[name].held.dominant_share(self.board.capacity) for name in wanting if name in standings}
+        self.ledger.sample(now, {name: share for name, share in due.items() if name in wanting}, held)
 
     # ---- recording -------------------------------------------------------------------------------------------------
 
@@ -165,6 +180,8 @@ class Book:
             for placement in changed:
                 if placement is not None:
                     self.board.touch(placement.node)
+        if isinstance(fact, GangStopping):
+            self.ledger.preempted(job, fact)
         if isinstance(fact, GangPlaced | GangRequeued | GangEnded):
             self.waiting.refresh(job, fact.gang)
         elif isinstance(fact, JobSubmitted | JobCancelRequested):
@@ -180,6 +197,7 @@ class Book:
             self._inventory = None
         if isinstance(fact, TenantRemoved):
             self.standings.forget(fact.tenant)
+            self.ledger.forget(fact.tenant)
         elif isinstance(fact, NodeJoined):
             self.board.touch(fact.spec.id)
             self.board.nodes_changed()

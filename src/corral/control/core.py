@@ -100,6 +100,7 @@ class ControlCore:
 
     def tick(self, now: float) -> None:
         """Let time pass."""
+        self.book.sample_shares(now)
         self.liveness.tick(now)
 
     def drain(self) -> Outcome:

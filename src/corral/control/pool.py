@@ -33,7 +33,7 @@ from corral.model.events import (
 )
 from corral.model.ids import DEFAULT_TENANT, NodeId, QueueName, TenantId
 from corral.model.job import Job
-from corral.model.report import NodeReport, PoolStatus, QueueLine, Receipt, TenantReport, WhyReport
+from corral.model.report import Ledger, NodeReport, PoolStatus, QueueLine, Receipt, TenantReport, WhyReport
 from corral.model.tenant import Queue, Role, Tenant, Token
 from corral.ports.engine import LogChunk
 from corral.ports.pool import Change, JobPage, Principal, Submission
@@ -201,6 +201,10 @@ class ControllerPool:
     async def queue(self, who: Principal, limit: int) -> tuple[QueueLine, ...]:
         """Return pending gangs in the order in which they are considered; foreign names are not shown to users."""
         return explaining.queue(self._shell.core, self._shell.clock.now(), limit, scope(who))
+
+    async def ledger(self, who: Principal, hours: float) -> Ledger:
+        """Return who received, owes and was preempted in the last hours."""
+        return reports.ledger(self._shell.core, self._shell.clock.now() - hours * HOUR_S, scope(who))
 
     def status(self) -> PoolStatus:
         """Return the pool at a glance."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from corral.control.accounts import usage_rows
+from msgspec.structs import replace
+
+from corral.control.accounts import HOUR_S, usage_rows
 from corral.control.core import ControlCore
 from corral.model.ids import GangKey, JobId, NodeId, TenantId
 from corral.model.job import Gang, Job, JobState, deciding_exit
-from corral.model.report import DeviceReport, NodeReport, PoolStatus, Receipt, TenantReport
+from corral.model.report import DeviceReport, Ledger, LedgerEntry, NodeReport, PoolStatus, Receipt, TenantReport
 from corral.model.resources import MILLI, Amount
 from corral.model.state import Held
+from corral.policy.explain import HIDDEN
 from corral.policy.fairness import due_shares
 from corral.ports.store import UsageRow
 
@@ -152,6 +155,26 @@ def tenants(core: ControlCore, now: float) -> tuple[TenantReport, ...]:
         )
         for name, standing in sorted(standings.items())
     )
+
+
+def ledger(core: ControlCore, since: float, tenant: TenantId | None) -> Ledger:
+    """Return the fairness ledger. A tenant sees its own account and what it gained or gave, without foreign jobs."""
+    book = core.book
+    lines = book.ledger.lines(since, book.board.capacity.gpu_milli / MILLI)
+    entries = book.ledger.entries(since)
+    if tenant is not None:
+        lines = tuple(line for line in lines if line.tenant == tenant)
+        entries = tuple(_veiled(e, tenant) for e in entries if tenant in (e.tenant, e.preemption.tenant))
+    return Ledger(since // HOUR_S * HOUR_S, lines, entries)
+
+
+def _veiled(entry: LedgerEntry, viewer: TenantId) -> LedgerEntry:
+    preemption, key = entry.preemption, entry.key
+    if entry.tenant != viewer:
+        key = GangKey(HIDDEN, 0)
+    if preemption.tenant != viewer and preemption.beneficiary is not None and entry.tenant != preemption.tenant:
+        preemption = replace(preemption, beneficiary=HIDDEN)
+    return replace(entry, key=key, preemption=preemption)
 
 
 # ---- usage and status ----------------------------------------------------------------------------------------------

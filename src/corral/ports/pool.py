@@ -10,7 +10,7 @@ import msgspec
 from corral.model.ask import JobAsk
 from corral.model.ids import NodeId, QueueName, TenantId
 from corral.model.job import Job
-from corral.model.report import NodeReport, PoolStatus, QueueLine, Receipt, TenantReport, WhyReport
+from corral.model.report import Ledger, NodeReport, PoolStatus, QueueLine, Receipt, TenantReport, WhyReport
 from corral.model.tenant import Queue, Role, Tenant, Token
 from corral.ports.engine import LogChunk
 from corral.ports.store import JobQuery, JournalEntry, UsageRow
@@ -102,6 +102,9 @@ class Pool(Protocol):
 
     async def queue(self, who: Principal, limit: int) -> tuple[QueueLine, ...]:
         """Return pending gangs in the order in which they are considered."""
+
+    async def ledger(self, who: Principal, hours: float) -> Ledger:
+        """Return who received, owes and was preempted in the last hours. A user sees its own tenant only."""
 
     async def queues(self, who: Principal) -> tuple[Queue, ...]:
         """Return the queues."""

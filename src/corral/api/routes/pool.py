@@ -14,6 +14,7 @@ from corral.model.ids import NodeId
 from corral.model.tenant import Role
 from corral.wire.v1.reports import (
     Alive,
+    Ledger,
     NodeReport,
     NodeReports,
     PoolStatus,
@@ -21,7 +22,7 @@ from corral.wire.v1.reports import (
     QueueLines,
     Stopped,
 )
-from corral.wire.v1.requests import CordonRequest, LimitQuery, StopRequest
+from corral.wire.v1.requests import CordonRequest, LedgerQuery, LimitQuery, StopRequest
 
 router = APIRouter(tags=["pool"])
 open_router = APIRouter(tags=["pool"])
@@ -72,6 +73,12 @@ async def read_queue(asked: AskedNow, query: Annotated[LimitQuery, Query()]) -> 
     """List pending gangs in the order in which they are considered."""
     lines = await asked.pool.queue(asked.who, query.limit)
     return answer(QueueLines(lines=[QueueLine.of(line) for line in lines]))
+
+
+@router.get("/ledger", response_model=Ledger, responses=failing(422))
+async def read_ledger(asked: AskedNow, query: Annotated[LedgerQuery, Query()]) -> Response:
+    """Tell who received, owes and was preempted in the last hours; a user sees the own tenant."""
+    return answer(Ledger.of(await asked.pool.ledger(asked.who, query.hours)))
 
 
 @router.post("/stop", response_model=Stopped, responses=failing(403, 409, 422))

@@ -52,10 +52,19 @@ def waiting(
     limit: Annotated[
         int, typer.Option("--limit", "-n", metavar="N", min=1, max=LIMIT_MAX, help="Show at most so many lines.")
     ] = LIMIT,
+    ledger: Annotated[
+        bool, typer.Option("--ledger", help="Show who received, who is owed, and who gave way for whom.")
+    ] = False,
+    hours: Annotated[
+        float, typer.Option("--hours", metavar="N", min=1, max=168, help="How far the ledger looks back.")
+    ] = 24.0,
     as_json: Json = False,
 ) -> None:
     """Show what waits, in the order in which it is considered, with the reason and the expected start."""
     if ctx.invoked_subcommand is not None:
+        return
+    if ledger:
+        _ledger(session, hours, as_json=as_json)
         return
     lines = session.client.queue(limit=limit)
 
@@ -65,6 +74,17 @@ def waiting(
         return rendered(lines, now=time.time(), limit=limit, held_back=session.client.status().waiting_jobs)
 
     session.answer({"lines": lines}, text, as_json=as_json)
+
+
+def _ledger(session: Session, hours: float, *, as_json: bool) -> None:
+    found = session.client.ledger(hours)
+
+    def text() -> RenderableType:
+        from corral.cli.render.ledger import ledger as rendered
+
+        return rendered(found, now=time.time())
+
+    session.answer(found, text, as_json=as_json)
 
 
 @queue.command("list")

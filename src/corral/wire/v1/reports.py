@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from corral.model.job import JobState
+from corral.model.market import PreemptionKind
 from corral.wire.v1.base import Answer
 from corral.wire.v1.resources import Amount, DeviceSpec, DeviceState, GangShape, NodeSpec, Placement
 
@@ -192,6 +193,47 @@ class PoolStatus(Answer):
     cpu_pool: bool
     clock_offset_s: float
     models: dict[str, int]
+
+
+class Preemption(Answer):
+    """Why a gang gave way."""
+
+    kind: PreemptionKind
+    beneficiary: str | None = Field(description="the job that gained; null when the gang itself did, - when foreign")
+    tenant: str | None
+    lost_s: float = Field(description="seconds of work that it repeats")
+
+
+class LedgerEntry(Answer):
+    """A gang that gave way."""
+
+    at: float
+    key: GangKey
+    tenant: str
+    gpu_milli: int
+    preemption: Preemption
+
+
+class LedgerLine(Answer):
+    """One tenant's account."""
+
+    tenant: str
+    active_s: float = Field(description="seconds in which it held or wanted something")
+    due_gpu_hours: float
+    received_gpu_hours: float
+    balance_gpu_hours: float = Field(description="received less due: below 0 it is owed")
+    preempted: int
+    preempted_by_others: int
+    lost_gpu_hours: float
+    preempted_others: int
+
+
+class Ledger(Answer):
+    """Who received, owes and was preempted."""
+
+    since: float
+    lines: list[LedgerLine]
+    preemptions: list[LedgerEntry]
 
 
 class Alive(Answer):

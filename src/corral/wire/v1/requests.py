@@ -153,6 +153,12 @@ class LimitQuery(Question):
     limit: int = Field(default=100, ge=1, le=10_000)
 
 
+class LedgerQuery(Question):
+    """How far back. A week is kept."""
+
+    hours: float = Field(default=24.0, ge=1, le=168)
+
+
 class UsageQuery(Question):
     """Which hours of whom."""
 
