@@ -65,7 +65,7 @@ def queue_lines(scene: Scene, limit: int, names: dict[JobId, str], viewer: Tenan
     """Return the first ``limit`` pending gangs in order. Names and numbers of other tenants' jobs are hidden."""
     estimates = Estimates(scene)
     lines: list[QueueLine] = []
-    before = Ahead(scene.snapshot.capacity)
+    before = Ahead(scene)
     reserved = {kept.key for kept in scene.reservations}
     for position, candidate in enumerate(in_order(scene), start=1):
         if position > limit:
@@ -102,7 +102,7 @@ def _short_reason(scene: Scene, candidate: Candidate, *, reserved: bool) -> str:
 
 def _before(scene: Scene, candidate: Candidate) -> Ahead:
     """Return what is considered before a candidate."""
-    ahead = Ahead(scene.snapshot.capacity)
+    ahead = Ahead(scene)
     for other in in_order(scene):
         if other.key == candidate.key:
             break

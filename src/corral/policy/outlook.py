@@ -1,7 +1,7 @@
 """The order in which pending gangs are considered, and when they are expected to start.
 
 The order is what progressive filling would take next if everything fitted; it moves with every start and end. Estimates
-come from declared ends where there are any; a holder without one is expected to go on for as long as it has run.
+come from declared ends where all declared one, else from a forecast over how long jobs really run.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from corral.model.experience import ServiceHistory
 from corral.model.ids import NodeId, QueueName, TenantId
 from corral.model.offer import Candidate, QueueStanding, Reservation, Snapshot, Standing
 from corral.model.report import StartEstimate
@@ -18,6 +19,7 @@ from corral.model.resources import Amount
 from corral.model.tenant import Queue, Tenant
 from corral.policy.config import SchedulingConfig
 from corral.policy.fairness import claim, weight_sum, within
+from corral.policy.forecast import Forecast
 from corral.policy.pending import Kind, PendingIndex, kind_of
 from corral.policy.reservation import constraints_of, expected_start, plan
 from corral.policy.trial import Trial
@@ -41,6 +43,7 @@ class Scene(msgspec.Struct, frozen=True):
     reservations: Sequence[Reservation]
     absent: Sequence[Absence]
     config: SchedulingConfig
+    history: ServiceHistory = ServiceHistory()
 
     def standing(self, tenant: TenantId) -> Standing:
         """Return where a tenant stands."""
@@ -113,9 +116,9 @@ def in_order(scene: Scene) -> Iterator[Candidate]:
 def _of_tenant(scene: Scene, tenant: TenantId) -> Iterator[Candidate]:
     """Yield a tenant's candidates, best first; its lines are sorted already."""
 
-    def keyed(entries: Sequence[Candidate]) -> Iterator[tuple[int, int, int, str, Candidate]]:
+    def keyed(entries: Sequence[Candidate]) -> Iterator[tuple[int, float, int, tuple[int, str], Candidate]]:
         for c in entries:
-            yield (-scene.priority(c), c.order, c.key.gang, c.key.job, c)
+            yield (-scene.priority(c), c.urgency, c.order, (c.key.gang, c.key.job), c)
 
     lines = [keyed([entry[4] for entry in line.entries]) for line in scene.pending.lines(tenant)]
     for item in heapq.merge(*lines, key=lambda entry: entry[:4]):
@@ -135,10 +138,11 @@ def _last_end(snapshot: Snapshot) -> float | None:
 class Ahead:
     """What goes before a candidate: how many, their work in pool-seconds, the longest, and whether all declared it."""
 
-    __slots__ = ("_capacity", "count", "declared", "longest_s", "work_s")
+    __slots__ = ("_capacity", "count", "declared", "forecast", "longest_s", "work_s")
 
-    def __init__(self, capacity: Amount) -> None:
-        self._capacity = capacity
+    def __init__(self, scene: Scene) -> None:
+        self._capacity = scene.snapshot.capacity
+        self.forecast = Forecast(scene.snapshot, scene.history, scene.config)
         self.count = 0
         self.work_s = 0.0
         self.longest_s = 0.0
@@ -147,6 +151,7 @@ class Ahead:
     def add(self, candidate: Candidate) -> None:
         """Add one that goes before."""
         self.count += 1
+        self.forecast.add(candidate)
         duration_s = candidate.max_duration_s
         if duration_s is None:
             self.declared = False
@@ -174,15 +179,22 @@ class Estimates:
             start = expected_start(own, scene.snapshot.holdings, now, scene.config)
             if own.start_at is not None:
                 return StartEstimate(now, start, "its reservation; holders may end earlier")
-            return StartEstimate(start, None, "its reservation; some holders declared no end")
+            found = ahead.forecast.of(candidate)
+            if found is None:
+                return StartEstimate(start, None, "its reservation; some holders declared no end")
+            return StartEstimate(found.earliest, found.latest, f"its reservation, {found.basis}")
         if limit_words(scene, candidate) is not None:
             return None
         earliest = self._earliest(candidate)
         if earliest is None:
             return None
         latest = self._latest(earliest, ahead)
-        basis = "declared ends of all holders and of all ahead" if latest is not None else "some declared no end"
-        return StartEstimate(earliest, latest, basis)
+        if latest is not None:
+            return StartEstimate(earliest, latest, "declared ends of all holders and of all ahead")
+        found = ahead.forecast.of(candidate)
+        if found is None:
+            return StartEstimate(earliest, None, "some declared no end")
+        return StartEstimate(found.earliest, found.latest, found.basis)
 
     def _earliest(self, candidate: Candidate) -> float | None:
         kind = kind_of(candidate)

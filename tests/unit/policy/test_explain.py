@@ -263,4 +263,9 @@ def test_an_explanation_agrees_with_the_round(ends_at: float | None) -> None:
     assert report.own_reservation
     assert report.shortfall == 2
     assert report.estimate is not None
-    assert report.estimate.latest == ends_at
+    if ends_at is not None:
+        assert (report.estimate.earliest, report.estimate.latest) == (NOW, ends_at)
+        return
+    # What has run for 100 s goes on for 100 x 1/3 s in the quickest quarter, for 100 x 3 s in the slowest.
+    assert report.estimate.earliest == pytest.approx(NOW + 100 / 3)
+    assert report.estimate.latest == pytest.approx(NOW + 300)
