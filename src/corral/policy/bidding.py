@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from msgspec.structs import replace
+
+from corral.model.experience import WorkSpec
 from corral.model.job import Gang, JobSpec
-from corral.model.offer import Bid, NodeOffer, Offer, Preference
+from corral.model.offer import Bid, Locality, NodeOffer, Offer, Preference
+from corral.model.resources import Demand, GangShape
 from corral.policy.config import BIDS_MAX, SchedulingConfig
-from corral.policy.feasibility import empty_fit
+from corral.policy.estimation import Prediction, Throughput, scale_of
+from corral.policy.feasibility import empty_fit, model_matches
+from corral.policy.landscape import Landscape, landscape_of
 
 PREFERENCES_MAX = 64
 """Nodes that one bid lists: enough for every rank of a usual gang to find its data, small enough to send."""
+
+SMALLEST_KEPT = 8
+"""Bids that are kept for their size when there would be too many: something small nearly always fits."""
+
+SPREAD = 0.9
+"""What is left of the throughput of ranks in several racks: uplinks between racks are shared and oversubscribed. A
+belief, about right where it matters: nobody should wait long, or move, for a rack."""
+
+SPLIT = 0.85
+"""What is left of the throughput of a rank whose devices are not joined by NVLink, in the same sense."""
+
+MODELS_DIFFER = 1.01
+"""Models whose expected throughputs lie within a hundredth of each other need no bids of their own."""
+
+_Way = tuple[GangShape, Locality, Prediction]
 
 
 def default_bids(
@@ -22,29 +43,147 @@ def default_bids(
 ) -> tuple[Bid, ...]:
     """Return the bids that stand for all pending gangs of a job, best first, at most 32.
 
-    The declared shape is the one way to run a rigid job, so there is one bid: with the nodes that could take a rank and
-    hold some of the declared data, by cold-start seconds, and with what a restart costs. It is made even when nothing
-    fits now: bids stand until they are replaced. ``gang`` adds the time since which its work is unsaved.
+    There is a bid for each size of an elastic job; for each device model, where the throughput is known to differ; and
+    for each locality that makes a difference on this pool. A rigid job on a uniform pool has one. Each names the nodes
+    that hold some of the declared data by cold-start seconds, and what a restart costs. Bids are made even when nothing
+    fits now: they stand until they are replaced. ``gang`` adds the time since which its work is unsaved.
+
+    ``remaining_s`` is that of a gang that begins, known where the job declared its work and its speed is known;
+    ``throughput`` is relative to the declared shape (1) while its unit is not known.
     """
-    preferred = _preferences(spec, offer.snapshot.nodes, config) if spec.data else ()
     since = gang.started_at if gang is not None and spec.checkpoint is not None else None
-    bid = Bid(
-        shape=spec.shape,
-        preferred=preferred,
-        restart_cost_s=spec.restart_cost_s,
-        checkpoint_age_s=max(0.0, offer.snapshot.at - since) if since is not None else None,
-        tenure_s=max(config.tenure_s, config.tenure_restarts * spec.restart_cost_s),
-    )
-    return (bid,)[:BIDS_MAX]
+    age_s = max(0.0, offer.snapshot.at - since) if since is not None else None
+    tenure_s = tenure_of(spec, config)
+    total = spec.work.total if spec.work is not None else None
+    preferred: dict[Demand, tuple[Preference, ...]] = {}
+    bids = []
+    for shape, locality, speed in _ways(spec, offer):
+        demand = shape.demand
+        if spec.data and demand not in preferred:
+            preferred[demand] = _preferences(spec, demand, offer.snapshot.nodes, config)
+        bids.append(
+            Bid(
+                shape=shape,
+                locality=locality,
+                preferred=preferred.get(demand, ()),
+                throughput=speed.units_per_s,
+                confidence=speed.confidence,
+                remaining_s=total / speed.units_per_s if total is not None and speed.confidence > 0 else None,
+                restart_cost_s=spec.restart_cost_s,
+                checkpoint_age_s=age_s,
+                tenure_s=tenure_s,
+            )
+        )
+    return tuple(_few(bids))
 
 
-def _preferences(spec: JobSpec, nodes: Iterable[NodeOffer], config: SchedulingConfig) -> tuple[Preference, ...]:
+def tenure_of(spec: JobSpec, config: SchedulingConfig) -> float:
+    """Return the seconds for which a gang of a job is not preempted: max(10 min, 10 x restart cost) by default."""
+    return max(config.tenure_s, config.tenure_restarts * spec.restart_cost_s)
+
+
+def believed(spec: JobSpec, offer: Offer) -> Throughput:
+    """Return the estimate of a job's throughput from its claims and from what was measured of its family."""
+    work = spec.work
+    claims = claimed(work, landscape_of(offer.snapshot).models, scale_of(spec.shape)) if work is not None else {}
+    return Throughput.of(claims, offer.rates)
+
+
+def claimed(work: WorkSpec, models: Iterable[str], declared: int) -> dict[tuple[str, int], float]:
+    """Return a job's claims in units per second by device model of the pool and number of devices.
+
+    A claim without a number of devices is about the ``declared`` one. The most exact claim counts: one that names the
+    number before one that does not, then the one with the longest name of the model.
+    """
+    found: dict[tuple[str, int], tuple[bool, int, float]] = {}
+    for name, rate in work.throughput.items():
+        wanted, _, count = name.partition(":")
+        for model in models:
+            if model_matches(wanted, model):
+                key = (model, int(count) if count else declared)
+                found[key] = max(found.get(key, (False, 0, 0.0)), (bool(count), len(wanted), rate))
+    return {key: rate for key, (_, _, rate) in found.items()}
+
+
+def _ways(spec: JobSpec, offer: Offer) -> Iterator[_Way]:
+    told = bool(offer.rates) or (spec.work is not None and bool(spec.work.throughput))
+    rate = believed(spec, offer) if told else Throughput(())
+    for shape in spec.shapes or (spec.shape,):
+        if not rate.known and shape.ranks == 1 and shape.demand.gpus_whole <= 1:
+            # Nothing to choose from: the pool need not be looked at.
+            yield shape, Locality.ANY, _relative(rate, shape, spec.shape)
+            continue
+        pool = landscape_of(offer.snapshot)
+        for wished, speed in _models(shape, rate, pool, spec.shape):
+            for locality, part in _localities(wished, pool):
+                yield wished, locality, Prediction(speed.units_per_s * part, speed.confidence)
+
+
+def _relative(rate: Throughput, shape: GangShape, declared: GangShape) -> Prediction:
+    """Return what is believed of the throughput of a size, with that of the declared one as the unit."""
+    unit = rate.predict("", scale_of(declared)).units_per_s
+    return Prediction(rate.predict("", scale_of(shape)).units_per_s / unit, 0.0)
+
+
+def _models(
+    shape: GangShape, rate: Throughput, pool: Landscape, declared: GangShape
+) -> Iterator[tuple[GangShape, Prediction]]:
+    """Yield a shape for each device model where they differ, and last the shape for whatever model there is."""
+    if not rate.known:
+        yield shape, _relative(rate, shape, declared)
+        return
+    demand, scale = shape.demand, scale_of(shape)
+    names = pool.matching(demand) if demand.gpu_milli else ()
+    fitting = [name for name in names if pool.ranks(demand, name) >= shape.ranks]
+    speeds = {name: rate.predict(name, scale) for name in fitting or names or ("",)}
+    slowest = min(speeds.values(), key=lambda speed: speed.units_per_s)
+    fastest = max(speed.units_per_s for speed in speeds.values())
+    if demand.gpu_model is not None or fastest <= slowest.units_per_s * MODELS_DIFFER:
+        yield shape, slowest
+        return
+    for name, speed in speeds.items():
+        yield replace(shape, demand=replace(demand, gpu_model=name)), speed
+    if scale > 1:
+        # Devices of several models together, when nothing else is left: as fast as the slowest of them.
+        yield shape, slowest
+
+
+def _localities(shape: GangShape, pool: Landscape) -> list[tuple[Locality, float]]:
+    """Return the localities that make a difference, with the part of the throughput that each leaves."""
+    demand = shape.demand
+    if shape.ranks > 1 and pool.racks > 1:
+        together = pool.ranks_in_rack(demand) >= shape.ranks
+        return [(Locality.RACK, 1.0), (Locality.ANY, SPREAD)] if together else [(Locality.ANY, SPREAD)]
+    if shape.ranks == 1 and demand.gpus_whole > 1 and pool.islands_matter(demand):
+        return [(Locality.NVLINK, 1.0), (Locality.ANY, SPLIT)]
+    return [(Locality.ANY, 1.0)]
+
+
+def _few(bids: list[Bid]) -> list[Bid]:
+    """Return at most ``BIDS_MAX`` bids, fastest first: the best, and those that fit soonest for their size."""
+    bids.sort(key=lambda bid: (-bid.throughput, scale_of(bid.shape), bid.locality is Locality.ANY))
+    if len(bids) <= BIDS_MAX:
+        return bids
+    best, rest = bids[: BIDS_MAX - SMALLEST_KEPT], bids[BIDS_MAX - SMALLEST_KEPT :]
+    rest.sort(key=_openness)
+    return best + sorted(rest[:SMALLEST_KEPT], key=lambda bid: -bid.throughput)
+
+
+def _openness(bid: Bid) -> tuple[int, bool, bool, float]:
+    """Order bids by how much has to come together for them: the smallest finds its place most often."""
+    demand = bid.shape.demand
+    return scale_of(bid.shape), bid.locality is not Locality.ANY, demand.gpu_model is not None, -bid.throughput
+
+
+def _preferences(
+    spec: JobSpec, demand: Demand, nodes: Iterable[NodeOffer], config: SchedulingConfig
+) -> tuple[Preference, ...]:
     """Return the feasible nodes that hold at least one declared shard, fewest seconds to load first."""
     wanted = frozenset(spec.data)
     found = []
     for node in nodes:
         missing = len(wanted - node.shards)
-        if missing < len(wanted) and empty_fit(node, spec.shape.demand):
+        if missing < len(wanted) and empty_fit(node, demand):
             found.append(Preference(node.node, missing * config.cold_start_per_shard_s))
     found.sort(key=lambda preference: (preference.cold_start_s, preference.node))
     return tuple(found[:PREFERENCES_MAX])
