@@ -25,12 +25,12 @@ def _option(spelling: str, metavar: str, text: str, *more: str) -> Any:
 
 _TEXT: dict[str, Any] = {
     "name": _option("--name", "NAME", "Name of the job; made from the command when not given.", "-n"),
-    "gpus": _option("--gpus", "N", "GPUs per node: a whole number, or a share of one such as 0.5.", "-g"),
+    "gpus": _option("--gpus", "N", "GPUs per node: 2, a share such as 0.5, or elastic 2-8.", "-g"),
     "gpu_model": _option("--gpu-model", "MODEL", "Model of the GPUs, for example H100."),
     "accelerators": _option("--accelerators", "MODEL:N", "Model and number of GPUs per node in one, as in job files."),
     "cpus": _option("--cpus", "N", "CPUs per node, for example 4, 0.5 or 500m."),
     "memory": _option("--memory", "SIZE", "Memory per node, for example 32GiB."),
-    "nodes": _option("--nodes", "N", "Nodes that start together or not at all.", "-N"),
+    "nodes": _option("--nodes", "N", "Nodes that start together or not at all; 1-4 is elastic.", "-N"),
     "array": _option("--array", "RANGE", "Indices of an array job: 0-23, 0-23:2 or 1,3,5."),
     "tenant": _option("--tenant", "TENANT", "Tenant whose share is used; that of your token when not given.", "-t"),
     "queue": _option("--queue", "QUEUE", "Queue in which the job waits.", "-q"),
@@ -79,9 +79,10 @@ _FIELDS = {
 }
 # What of a job each flag says; a flag beside a job file replaces just that.
 _SAYS = {
-    "resources.accelerators": ("gpu_milli", "gpu_model"),
+    "resources.accelerators": ("gpu_milli", "gpu_model", "gpu_counts"),
     "resources.cpus": ("cpus_milli",),
     "resources.memory": ("memory_mib",),
+    "num_nodes": ("num_nodes", "node_counts"),
     "array": ("indices",),
     "sweep": ("points", "indices"),
     "max_duration": ("max_duration_s",),
@@ -197,12 +198,13 @@ def _accelerators(given: Values) -> str | None:
 def _check_count(gpus: str) -> None:
     """Refuse what is no number, which `--accelerators` would take for a model."""
     from corral.wire.document import shown
-    from corral.wire.units import Unreadable, read_gpus_milli
+    from corral.wire.sizes import are_sizes, read_gpus
+    from corral.wire.units import Unreadable
 
     try:
-        read_gpus_milli(gpus)
+        read_gpus(gpus)
     except Unreadable as error:
-        hint = "write it like 2 or 0.5; --gpu-model names the model"
+        hint = error.hint if are_sizes(gpus) else "write it like 2 or 0.5; --gpu-model names the model"
         raise InvalidField(f"{shown(gpus)} {error.message}", field="--gpus", hint=hint) from None
 
 

@@ -25,12 +25,13 @@ class JobFields(TypedDict, total=False):
     name: str | None
     tenant: str | None
     queue: str | None
-    gpus: str | float | None
+    gpus: str | float | Sequence[int] | None
+    num_gpus: str | float | Sequence[int] | None
     gpu_model: str | None
-    accelerators: str | float | Mapping[str, float] | None
+    accelerators: str | float | Sequence[int] | Mapping[str, str | float | Sequence[int]] | None
     cpus: str | float | None
     memory: str | float | None
-    num_nodes: int | None
+    num_nodes: int | str | Sequence[int] | None
     setup: str | None
     envs: Mapping[str, Scalar] | None
     workdir: str | os.PathLike[str] | None
@@ -46,6 +47,9 @@ class JobFields(TypedDict, total=False):
     fencing: str | None
     lease: Duration | None
     checkpoint: Mapping[str, Scalar | timedelta] | None
+    restart_cost: Duration | None
+    work: Mapping[str, Scalar | Mapping[str, float]] | None
+    appmaster: str | None
 
 
 _RESOURCES = ("accelerators", "cpus", "memory")
@@ -61,8 +65,9 @@ def ask_of_keywords(fields: Mapping[str, object]) -> JobAsk:
     names = {f"resources.{name}": name for name in _RESOURCES}
     if given.get("gpus") is not None or given.get("gpu_model") is not None:
         names["resources.accelerators"] = "gpus"
-        if given.get("accelerators") is not None:
-            raise InvalidField("says the same as accelerators", field="gpus", hint="leave one out")
+        for other in ("accelerators", "num_gpus"):
+            if given.get(other) is not None:
+                raise InvalidField(f"says the same as {other}", field="gpus", hint="leave one out")
         gpus, model = given.get("gpus"), given.get("gpu_model")
         count = 1 if gpus is None else gpus
         given["accelerators"] = {model: count} if model is not None else count

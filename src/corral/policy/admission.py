@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from corral.model.ask import JobAsk
 from corral.model.errors import InvalidField, QuotaExceeded, Refusal, TooManyJobs
 from corral.model.job import Dependency, JobSpec
@@ -47,10 +49,24 @@ def admit(
     if pending_jobs >= jobs_max:
         message = f"tenant {tenant.id} has {pending_jobs} unfinished jobs and may have {jobs_max}"
         return Refusal(TooManyJobs.code, message, None, "wait for some to end, or submit them as one array")
-    shape = GangShape(ask.num_nodes, _demand(ask, capacity, defaults))
-    return _over_limit(shape, tenant, queue) or ever_fits(shape, capacity) or _spec(
-        ask, shape, tenant, queue, defaults, resolved_after
-    )  # fmt: skip
+    shapes = _shapes(ask, capacity, defaults)
+    unfit: Refusal | None = None
+    for shape in shapes:
+        unfit = _over_limit(shape, tenant, queue) or ever_fits(shape, capacity)
+        if unfit is None:
+            return _spec(ask, shape, shapes, tenant, queue, defaults, resolved_after)
+    # Of an elastic job the smallest size is the one to be told about: the larger ones fit even less.
+    assert unfit is not None, "a job has a shape"
+    return unfit
+
+
+def _shapes(ask: JobAsk, capacity: Inventory, defaults: AdmissionDefaults) -> tuple[GangShape, ...]:
+    """Return the sizes in which a job can run, largest first; of a rigid job there is one."""
+    if ask.gpu_counts:
+        asks = [replace(ask, gpu_milli=count * MILLI) for count in sorted(ask.gpu_counts, reverse=True)]
+    else:
+        asks = [replace(ask, num_nodes=count) for count in sorted(ask.node_counts or (ask.num_nodes,), reverse=True)]
+    return tuple(GangShape(one.num_nodes, _demand(one, capacity, defaults)) for one in asks)
 
 
 def _demand(ask: JobAsk, capacity: Inventory, defaults: AdmissionDefaults) -> Demand:
@@ -111,6 +127,7 @@ def _over_limit(shape: GangShape, tenant: Tenant, queue: Queue) -> Refusal | Non
 def _spec(
     ask: JobAsk,
     shape: GangShape,
+    shapes: tuple[GangShape, ...],
     tenant: Tenant,
     queue: Queue,
     defaults: AdmissionDefaults,
@@ -145,7 +162,10 @@ def _spec(
         fencing=ask.fencing if ask.fencing is not None else defaults.fencing,
         lease_s=lease_s,
         checkpoint=ask.checkpoint,
-        restart_cost_s=defaults.restart_cost_s,
+        restart_cost_s=ask.restart_cost_s if ask.restart_cost_s is not None else defaults.restart_cost_s,
+        shapes=shapes if len(shapes) > 1 else (),
+        work=ask.work,
+        appmaster=ask.appmaster,
     )
 
 

@@ -60,6 +60,9 @@ LEASE_MAX_S = 7 * 86_400.0
 LEASE_MARGIN_S = 10.0
 """The checkpoint signal is sent at ``lease - checkpoint grace - 10 s`` (architecture, decision 4)."""
 
+RESTART_COST_MAX_S = 86_400.0
+"""The longest ``restart_cost``, a day: with ten times as much tenure nothing would be preempted for ten."""
+
 RESTARTS_MAX = 1_000_000
 """``max_restarts``: more than once a minute for a year."""
 
@@ -101,6 +104,10 @@ class SchedulingConfig(msgspec.Struct, frozen=True):
 
     ``round_s``: the time between global rounds. ``fairness`` is the dial that trades average completion time against
     the worst finish-time ratio: the exponent of the projected ratio. ``remaining_exponent`` is that of remaining work.
+
+    ``round_early_s``: so soon after the last round the next one may come where a tenant below its guarantee or a gang
+    of higher priority in its tenant waits for what others hold. ``round_rest``: after so many intervals a round comes
+    although nothing changed, since the worth of waiting gangs moves with time.
     """
 
     usage_half_life_s: float = 3_600.0
@@ -117,6 +124,8 @@ class SchedulingConfig(msgspec.Struct, frozen=True):
     tenure_s: float = 600.0
     tenure_restarts: float = 10.0
     round_s: float = 60.0
+    round_early_s: float = 5.0
+    round_rest: int = 10
     fairness: float = 0.5
     remaining_exponent: float = 1.0
 

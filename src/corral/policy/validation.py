@@ -30,10 +30,12 @@ from corral.policy.config import (
     PRIORITY_MAX,
     QUANTITY_MAX,
     RANKS_MAX,
+    RESTART_COST_MAX_S,
     RESTARTS_MAX,
     SCRIPT_BYTES_MAX,
     AdmissionDefaults,
 )
+from corral.policy.work import work_refusal
 
 NAME = re.compile(r"[^\W_][\w.@+=:-]*")
 """A letter or digit, then letters, digits and ``. _ @ + = : -``, in any script."""
@@ -61,6 +63,8 @@ def refusals_of(ask: JobAsk, defaults: AdmissionDefaults) -> Iterator[Refusal]:
         _seconds("grace", ask.grace_s, 0.0, GRACE_MAX_S),
         _seconds("lease", ask.lease_s, LEASE_MIN_S, LEASE_MAX_S),
         _checkpoint(ask, defaults),
+        _seconds("restart_cost", ask.restart_cost_s, 0.0, RESTART_COST_MAX_S),
+        work_refusal(ask),
         _array(ask),
         _variables("envs", ask.envs),
         *(_variables(f"array[{i}]", point) for i, point in enumerate(ask.points[:ARRAY_MAX])),

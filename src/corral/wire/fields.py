@@ -125,20 +125,6 @@ class FieldReader:
             return None
         return seconds
 
-    def accelerators(self, node: Node, path: str) -> tuple[str | None, int] | None:
-        """Read ``H100:8``, ``{H100: 8}``, ``8`` or ``H100:0.5`` as (model, milli-GPUs)."""
-        if node.kind != "map":
-            return self.quantity(node, path, units.read_accelerators)
-        entries = self.problems.entries(node, path)
-        if len(entries) != 1:
-            if len(node.pairs) != 1:
-                self.wrong(node, path, f"must name one model, not {len(node.pairs)}", "write it like H100: 8")
-            return None
-        name, key, value = entries[0]
-        model = self.quantity(_as_text(key), path, units.read_model)
-        milli = self.quantity(value, field_path(path, name), units.read_gpus_milli)
-        return None if milli is None or model is None else (model, milli)
-
     def indices(self, node: Node, path: str) -> tuple[int, ...] | None:
         """Read ``0-23``, ``0-23:2``, a list of indices, or a single number, which is a count."""
         if node.kind == "list":

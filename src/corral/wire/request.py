@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from corral.model.ask import AfterAsk, JobAsk
 from corral.model.errors import DependencyCycle, DuplicateName, InvalidField, MissingField, UsageError
+from corral.model.experience import WorkSpec
 from corral.model.job import DependencyKind, Fencing
-from corral.wire import units
+from corral.wire import sizes, units
 from corral.wire.document import Checked, Node, Problems, json_node, node_of, shown
 from corral.wire.fields import FieldReader
 from corral.wire.paths import directory, mounts
+from corral.wire.work import entry_point, work
 
 JOBS_MAX = 1_000
 ELEMENTS_TOGETHER_MAX = 100_000
@@ -24,11 +26,12 @@ PRIORITY_MAX = 1_000_000
 GRACE_S_MAX = 86_400.0
 LEASE_S_MIN = 10.0
 LEASE_S_MAX = 7 * 86_400.0
+RESTART_COST_S_MAX = 86_400.0
 
 Read = Callable[[FieldReader, Node, str], object]
 
 _RESOURCES: dict[str, Read] = {
-    "accelerators": FieldReader.accelerators,
+    "accelerators": sizes.accelerators,
     "cpus": lambda reader, node, path: reader.quantity(node, path, units.read_cpus_milli),
     "memory": lambda reader, node, path: reader.quantity(node, path, units.read_memory_mib),
 }
@@ -57,7 +60,8 @@ FIELDS: dict[str, Read] = {
     "tenant": FieldReader.name,
     "queue": FieldReader.name,
     "resources": _resources,
-    "num_nodes": lambda reader, node, path: reader.whole(node, path, 1, NODES_MAX),
+    "num_gpus": sizes.gpus,
+    "num_nodes": lambda reader, node, path: sizes.nodes(reader, node, path, NODES_MAX),
     "setup": lambda reader, node, path: reader.text(node, path),
     "run": _run,
     "envs": FieldReader.variables,
@@ -74,6 +78,9 @@ FIELDS: dict[str, Read] = {
     "fencing": lambda reader, node, path: reader.choice(node, path, Fencing),
     "lease": lambda reader, node, path: reader.duration_s(node, path, LEASE_S_MIN, LEASE_S_MAX),
     "checkpoint": FieldReader.checkpoint,
+    "restart_cost": lambda reader, node, path: reader.duration_s(node, path, 0.0, RESTART_COST_S_MAX),
+    "work": work,
+    "appmaster": entry_point,
 }
 """Every field of a job, in the order of the documentation."""
 
@@ -85,6 +92,7 @@ _MISPLACED_IN_RESOURCES = _MERGE | {
     "ram": "memory",
     "nodes": "num_nodes, beside resources",
     "num_nodes": "num_nodes, beside resources",
+    "num_gpus": "num_gpus, beside resources",
 }
 _MISPLACED = _MERGE | {
     "gpus": "resources.accelerators",
@@ -110,6 +118,10 @@ _MISPLACED = _MERGE | {
     "retries": "max_restarts",
     "cwd": "workdir",
     "chdir": "workdir",
+    "min_nodes": "num_nodes, for example num_nodes: 1-4",
+    "max_nodes": "num_nodes, for example num_nodes: 1-4",
+    "proposer": "appmaster",
+    "steps": "work.total",
     "volumes": "file_mounts",
     "mounts": "file_mounts",
 }
@@ -117,6 +129,7 @@ _RENAMED = {
     "max_duration": "max_duration_s",
     "grace": "grace_s",
     "lease": "lease_s",
+    "restart_cost": "restart_cost_s",
     "array": "indices",
     "sweep": "points",
 }
@@ -155,10 +168,25 @@ def _check_elements(
     if isinstance(indices, tuple) and isinstance(points, tuple) and len(indices) != len(points):
         message = f"has {len(indices):,} elements, but sweep has {len(points):,} points"
         problems.add(InvalidField, fields["array"][1], f"{prefix}array", message, "leave array out")
+    _check_sizes(told, fields, problems, prefix)
     envs = told.get("envs")
     if isinstance(envs, dict) and isinstance(points, tuple):
         for name in sorted({name for point in points for name in point if name in envs}):
             problems.add(DuplicateName, fields["envs"][1], f"{prefix}envs.{name}", "is also a parameter of sweep")
+
+
+def _check_sizes(
+    told: Mapping[str, object], fields: Mapping[str, tuple[Node, Node]], problems: Problems, prefix: str
+) -> None:
+    resources, nodes = told.get("resources"), told.get("num_nodes")
+    devices = resources.get("accelerators") if isinstance(resources, dict) else None
+    if devices is not None and "num_gpus" in told:
+        message = "says the same as resources.accelerators"
+        problems.add(InvalidField, fields["num_gpus"][1], f"{prefix}num_gpus", message, "leave one out")
+    devices = devices if devices is not None else told.get("num_gpus")
+    if isinstance(devices, tuple) and devices[2] and isinstance(nodes, tuple) and len(nodes) > 1:
+        message = "varies, and so does the number of GPUs per node"
+        problems.add(InvalidField, fields["num_nodes"][1], f"{prefix}num_nodes", message, "let one of them vary")
 
 
 def _assembled(told: dict[str, object]) -> JobAsk:
@@ -166,12 +194,17 @@ def _assembled(told: dict[str, object]) -> JobAsk:
     run = told.pop("run")
     given = {_RENAMED.get(name, name): value for name, value in told.items()}
     given["argv" if isinstance(run, tuple) else "script"] = run
+    devices = given.pop("num_gpus", None)
     if isinstance(resources, dict):
-        if "accelerators" in resources:
-            given["gpu_model"], given["gpu_milli"] = resources["accelerators"]
+        devices = resources.get("accelerators", devices)
         for name, field in (("cpus", "cpus_milli"), ("memory", "memory_mib")):
             if name in resources:
                 given[field] = resources[name]
+    if isinstance(devices, tuple):
+        given["gpu_model"], given["gpu_milli"], given["gpu_counts"] = devices
+    nodes = given.get("num_nodes")
+    if isinstance(nodes, tuple):
+        given["num_nodes"], given["node_counts"] = nodes[-1], nodes if len(nodes) > 1 else ()
     points = given.get("points")
     if isinstance(points, tuple) and "indices" not in given:
         given["indices"] = tuple(range(len(points)))
@@ -265,7 +298,7 @@ def document_of(ask: JobAsk) -> dict[str, object]:
     """Return the JSON document of a job: only what was said, in forms that read back exactly."""
     resources: dict[str, object] = {}
     if ask.gpu_milli or ask.gpu_model:
-        resources["accelerators"] = units.written_accelerators(ask.gpu_model, ask.gpu_milli)
+        resources["accelerators"] = sizes.written_accelerators(ask.gpu_model, ask.gpu_milli, ask.gpu_counts)
     if ask.cpus_milli is not None:
         resources["cpus"] = units.written_cpus(ask.cpus_milli)
     if ask.memory_mib is not None:
@@ -280,7 +313,7 @@ def document_of(ask: JobAsk) -> dict[str, object]:
         "tenant": ask.tenant,
         "queue": ask.queue,
         "resources": resources or None,
-        "num_nodes": ask.num_nodes if ask.num_nodes != 1 else None,
+        "num_nodes": _nodes(ask),
         "setup": ask.setup,
         "run": ask.script if ask.script is not None else list(ask.argv),
         "envs": ask.envs or None,
@@ -297,9 +330,23 @@ def document_of(ask: JobAsk) -> dict[str, object]:
         "fencing": ask.fencing.value if ask.fencing is not None else None,
         "lease": ask.lease_s,
         "checkpoint": checkpoint,
+        "restart_cost": ask.restart_cost_s,
+        "work": _work(ask.work) if ask.work is not None else None,
+        "appmaster": ask.appmaster,
         "user": ask.user or None,
     }
     return {name: value for name, value in document.items() if value is not None}
+
+
+def _nodes(ask: JobAsk) -> object:
+    if ask.node_counts:
+        return sizes.written_sizes(ask.node_counts)
+    return ask.num_nodes if ask.num_nodes != 1 else None
+
+
+def _work(work: WorkSpec) -> dict[str, object]:
+    told: dict[str, object] = {"total": work.total, "family": work.family, "throughput": work.throughput or None}
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def _after(entry: AfterAsk) -> str | dict[str, str]:

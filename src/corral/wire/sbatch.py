@@ -16,13 +16,15 @@ import msgspec
 from corral.model.ask import JobAsk
 from corral.model.errors import CorralError, InvalidField, JobFileUnreadable, MissingField, UnknownField
 from corral.model.resources import MILLI
-from corral.wire import slurm_shell, units
+from corral.policy.config import BIDS_MAX
+from corral.wire import sizes, slurm_shell, units
 from corral.wire.document import Checked, Node, Problems, node_of, shown
 from corral.wire.request import asks_of_nodes
 from corral.wire.slurm_options import FLAGS, IGNORED, OPTIONAL, SHORT, VALUED
 from corral.wire.slurm_values import read_after, read_devices, read_gres, read_memory_mib, read_signal, read_time_s
 from corral.wire.textfile import decoded
 
+COUNT_MAX = 1_000_000
 _SHELLS = frozenset({"bash", "sh", "dash", "ash"})
 _WITH_TEXT = {"python": "-c", "zsh": "-c", "ksh": "-c", "perl": "-e", "ruby": "-e", "Rscript": "-e"}
 
@@ -147,7 +149,8 @@ class _Reading:
             for option in options
             if option.name in IGNORED
         ]
-        self.nodes = self.count("nodes") or 0
+        self.sizes = self.node_sizes()
+        self.nodes = self.sizes[-1] if self.sizes else 0
         tasks, self.tasks_per_node = self.count("ntasks"), self.count("ntasks-per-node") or 0
         if not self.nodes:
             self.nodes = math.ceil(tasks / self.tasks_per_node) if tasks and self.tasks_per_node else 1
@@ -167,16 +170,44 @@ class _Reading:
         self.ignored.append(f"line {self.by_name[name].line}: --{name}={self.by_name[name].value}: {why}")
 
     def count(self, name: str) -> int | None:
-        """Return a count from 1; of a range ``2-4`` the first."""
+        """Return a count from 1."""
         if name not in self.by_name:
             return None
-        first, dash, _ = self.by_name[name].value.partition("-")
-        if not first.isascii() or not first.isdigit() or not 1 <= int(first[:12]) <= 10**6:
-            self.wrong(name, f"{shown(self.by_name[name].value)} is not a number from 1 to 1,000,000")
+        return self.number(name, self.by_name[name].value)
+
+    def number(self, name: str, text: str) -> int | None:
+        """Return a number from 1 that is, or is a part of, an option's value."""
+        if not text.isascii() or not text.isdigit() or not 1 <= int(text[:12]) <= COUNT_MAX:
+            self.wrong(name, f"{shown(self.by_name[name].value)} is not a number from 1 to {COUNT_MAX:,}")
             return None
-        if dash:
-            self.ignore(name, f"the job gets exactly {first}")
-        return int(first)
+        return int(text)
+
+    def node_sizes(self) -> tuple[int, ...]:
+        """Return the numbers of nodes that ``--nodes`` allows; empty when it is not given.
+
+        A range is an elastic job. Where the script counts tasks or devices of the whole job, these would change with
+        the nodes: then it gets the least, as Slurm promises.
+        """
+        if "nodes" not in self.by_name:
+            return ()
+        first, dash, last = self.by_name["nodes"].value.partition("-")
+        least = self.number("nodes", first)
+        most = self.number("nodes", last) if dash and least is not None else least
+        if least is None or most is None:
+            return ()
+        if most < least:
+            self.wrong("nodes", f"{shown(self.by_name['nodes'].value)} counts backwards")
+            return ()
+        totals = {"gpus"} if "ntasks-per-node" in self.by_name else {"gpus", "ntasks"}
+        whole = min(totals & self.by_name.keys(), default=None)
+        if most > least and whole is not None:
+            self.ignore("nodes", f"the job gets exactly {least}: --{whole} counts for all nodes together")
+            return (least,)
+        step = math.ceil((most - least) / (BIDS_MAX - 1)) or 1
+        sizes = sorted({least, *range(most, least, -step)})
+        if step > 1:
+            self.ignore("nodes", f"only {len(sizes)} of these numbers of nodes are tried, in steps of {step}")
+        return tuple(sizes)
 
     def read(self, name: str, reader: Callable[[str], object]) -> object:
         """Return the value of an option through ``reader``, or ``None``."""
@@ -196,9 +227,9 @@ class _Reading:
         return {
             "name": _job_name(str(self.read("job-name", str) or name)),
             "queue": self.queue,
-            "num_nodes": self.nodes,
+            "num_nodes": list(self.sizes) if len(self.sizes) > 1 else self.nodes,
             "resources": {
-                "accelerators": units.written_accelerators(*accelerators) if accelerators else None,
+                "accelerators": sizes.written_accelerators(*accelerators) if accelerators else None,
                 "cpus": self.cpus_per_task * self.tasks_per_node
                 or (self.tasks_per_node if self.tasks_per_node > 1 else None),
                 "memory": self.memory_asked,

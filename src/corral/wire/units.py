@@ -126,15 +126,6 @@ def _milli(number: str) -> float:
     return round(float(number) * MILLI * MILLI) / MILLI
 
 
-def read_accelerators(text: str) -> tuple[str | None, int]:
-    """Read ``H100:8``, ``H100``, ``8`` or ``H100:0.5`` as (model or ``None``, milli-GPUs)."""
-    text = text.strip()
-    if re.fullmatch(r"[0-9.]+", text):
-        return None, read_gpus_milli(text)
-    model, colon, count = text.partition(":")
-    return read_model(model), read_gpus_milli(count) if colon else MILLI
-
-
 def read_model(text: str) -> str:
     """Read a device model's name."""
     model = text.strip()
@@ -180,11 +171,6 @@ def checked_indices(indices: Sequence[int]) -> tuple[int, ...]:
 def written_gpus(gpu_milli: int) -> str:
     """Return milli-GPUs as a number of devices: ``8`` or ``0.5``."""
     return f"{gpu_milli / MILLI:g}" if gpu_milli % MILLI else str(gpu_milli // MILLI)
-
-
-def written_accelerators(model: str | None, gpu_milli: int) -> str:
-    """Return what :func:`read_accelerators` reads back."""
-    return f"{model}:{written_gpus(gpu_milli)}" if model else written_gpus(gpu_milli)
 
 
 def written_cpus(cpus_milli: int) -> str:

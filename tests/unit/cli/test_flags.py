@@ -67,6 +67,23 @@ def test_gpus_in_their_three_spellings() -> None:
     assert (model.gpu_model, model.gpu_milli) == ("A100", 1000)
 
 
+def test_sizes_of_an_elastic_job() -> None:
+    assert ask("x", gpus="2-4").gpu_counts == (2, 3, 4)
+    model = ask("x", gpus="2,4,8", gpu_model="H100")
+    assert (model.gpu_model, model.gpu_milli, model.gpu_counts) == ("H100", 8_000, (2, 4, 8))
+    wide = ask("x", nodes="1-3", gpus="8")
+    assert (wide.num_nodes, wide.node_counts, wide.gpu_counts) == (3, (1, 2, 3), ())
+
+
+def test_a_flag_makes_an_elastic_job_of_a_file_rigid_and_a_rigid_one_elastic() -> None:
+    rigid = with_flags([JobAsk(argv=("x",), gpu_milli=4_000, gpu_counts=(1, 4))], {"gpus": "2"}, {}, "/")[0]
+    assert (rigid.gpu_milli, rigid.gpu_counts) == (2_000, ())
+    rigid = with_flags([JobAsk(argv=("x",), num_nodes=4, node_counts=(1, 4))], {"nodes": "2"}, {}, "/")[0]
+    assert (rigid.num_nodes, rigid.node_counts) == (2, ())
+    elastic = with_flags([JobAsk(argv=("x",), num_nodes=4)], {"nodes": "1-2"}, {}, "/")[0]
+    assert (elastic.num_nodes, elastic.node_counts) == (2, (1, 2))
+
+
 def test_arrays_and_sweeps() -> None:
     assert ask("x", array="0-6:3").indices == (0, 3, 6)
     swept = ask("x", sweep=["C=1,10", "K=rbf,poly"])
@@ -102,6 +119,10 @@ def test_relative_directories_stand_on_the_current_one(tmp_path: Path) -> None:
         ({"gpus": ""}, "INVALID_FIELD", "--gpus: "),
         ({"gpus": "1.5"}, "INVALID_FIELD", "--gpus: "),
         ({"gpus": "9" * 500}, "INVALID_FIELD", "--gpus: "),
+        ({"gpus": "4-2"}, "INVALID_FIELD", '--gpus: "4-2" counts backwards or in steps of 0 (write the smaller size'),
+        ({"gpus": "0.5-1"}, "INVALID_FIELD", '--gpus: "0.5-1" has a share among its sizes'),
+        ({"gpus": "1-2", "nodes": "1-2"}, "INVALID_FIELD", "--nodes: varies, and so does the number of GPUs per node"),
+        ({"nodes": "4-1"}, "INVALID_FIELD", "--nodes: "),
         ({"gpu_model": "H 100"}, "INVALID_FIELD", "--gpus: "),
         ({"accelerators": "H100:x"}, "INVALID_FIELD", "--accelerators: "),
         ({"accelerators": "H100:2", "gpus": "2"}, "USAGE", "--accelerators and --gpus say the same thing twice"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from corral.model.ask import AfterAsk, JobAsk
 from corral.model.errors import CorralError, Refusal, by_code
+from corral.model.experience import WorkSpec
 from corral.model.job import CheckpointSpec, DependencyKind, Fencing
 from corral.wire import units
 from corral.wire.document import Checked, nearest, shown
@@ -21,6 +22,13 @@ names = st.from_regex(r"[A-Za-z][A-Za-z0-9_.-]{0,20}", fullmatch=True)
 texts = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=30)
 variables = st.from_regex(r"[A-BD-Z][A-Z0-9_]{0,8}", fullmatch=True)
 durations = st.floats(1, 80_000, allow_nan=False).map(lambda s: round(s, 3))
+
+works = st.builds(
+    WorkSpec,
+    total=st.none() | st.floats(1e-6, 1e12),
+    family=st.none() | names,
+    throughput=st.dictionaries(st.sampled_from(["V100", "V100:4", "NVIDIA H100 80GB"]), st.floats(1e-6, 1e9)),
+)
 
 
 @st.composite
@@ -32,6 +40,8 @@ def asks(draw: st.DrawFn) -> JobAsk:
         indices = draw(st.just(list(range(len(points)))) | st.just([7 * i + 3 for i in range(len(points))]))
     swept = {name for point in points for name in point}
     envs = draw(st.dictionaries(variables, texts, max_size=3))
+    sizes = draw(st.just(()) | st.sets(st.integers(1, 500), min_size=2, max_size=32).map(lambda s: tuple(sorted(s))))
+    varies = draw(st.sampled_from(["gpus", "nodes"])) if sizes else None
     return JobAsk(
         name=draw(st.none() | names),
         tenant=draw(st.none() | names),
@@ -39,11 +49,15 @@ def asks(draw: st.DrawFn) -> JobAsk:
         argv=() if as_script else (draw(texts.filter(bool)), *draw(st.lists(texts, max_size=3))),
         script=draw(texts.filter(lambda text: text.strip())) if as_script else None,
         setup=draw(st.none() | texts),
-        gpu_milli=draw(st.integers(0, 1000) | st.integers(1, 99).map(lambda n: n * 1000)),
+        gpu_milli=sizes[-1] * 1000
+        if varies == "gpus"
+        else draw(st.integers(0, 1000) | st.integers(1, 99).map(lambda n: n * 1000)),
+        gpu_counts=sizes if varies == "gpus" else (),
         gpu_model=draw(st.none() | st.sampled_from(["H100", "RTX-4090"])),
         cpus_milli=draw(st.none() | st.integers(1, 10**9)),
         memory_mib=draw(st.none() | st.integers(1, units.MEMORY_MIB_MAX)),
-        num_nodes=draw(st.integers(1, 100_000)),
+        num_nodes=sizes[-1] if varies == "nodes" else draw(st.integers(1, 100_000)),
+        node_counts=sizes if varies == "nodes" else (),
         envs={name: value for name, value in envs.items() if name not in swept},
         workdir=draw(st.none() | st.just("/some/where")),
         file_mounts=draw(st.dictionaries(st.sampled_from(["a", "b/c", "d e"]), st.just("/etc/passwd"))),
@@ -61,6 +75,9 @@ def asks(draw: st.DrawFn) -> JobAsk:
         fencing=draw(st.none() | st.sampled_from(Fencing)),
         lease_s=draw(st.none() | st.floats(LEASE_S_MIN, LEASE_S_MAX).map(lambda s: round(s, 3))),
         checkpoint=draw(st.none() | st.builds(CheckpointSpec, st.sampled_from(["USR1", "TERM"]), durations)),
+        restart_cost_s=draw(st.none() | durations),
+        work=draw(st.none() | works),
+        appmaster=draw(st.none() | st.sampled_from(["mine:propose", "a.b_2.c:Bidder.propose"])),
         user=draw(st.just("") | names),
     )
 

@@ -59,7 +59,9 @@ def test_the_usual_options_make_a_job() -> None:
         (["-n 8"], 1, 0, 8_000),
         (["-n 8 -N 2"], 2, 0, 4_000),
         (["-n 8 --ntasks-per-node=4"], 2, 0, 4_000),
-        (["-N 2-4"], 2, 0, None),
+        (["-N 2-4"], 4, 0, None),
+        (["-N 2-4 -G 8"], 2, 4_000, None),
+        (["-N 2-4 -n 4"], 2, 0, 2_000),
         (["-N 2 -G 8"], 2, 4_000, None),
         (["--gpus=a100:2"], 1, 2_000, None),
         (["--gpus-per-node=4 -N 3"], 3, 4_000, None),
@@ -73,6 +75,29 @@ def test_the_usual_options_make_a_job() -> None:
 def test_tasks_nodes_and_devices(lines: list[str], nodes: int, gpus: int, cpus: int | None) -> None:
     ask = with_options(*lines)
     assert (ask.num_nodes, ask.gpu_milli, ask.cpus_milli) == (nodes, gpus, cpus)
+
+
+@pytest.mark.parametrize(
+    "line,sizes,ignored",
+    [
+        ("-N 2-4", (2, 3, 4), ()),
+        ("--nodes=2-2", (), ()),
+        ("-N 2-4 --ntasks-per-node=2 --ntasks=8", (2, 3, 4), ()),
+        ("-N 2-4 --gpus-per-node=8", (2, 3, 4), ()),
+        ("-N 2-4 --gpus=8", (), ("line 2: --nodes=2-4: the job gets exactly 2: --gpus counts for all nodes together",)),
+        ("-N 2-4 -n 8", (), ("line 2: --nodes=2-4: the job gets exactly 2: --ntasks counts for all nodes together",)),
+        (
+            "-N 1-64",  # 63 / 31 is a little more than 2
+            (1, *range(4, 65, 3)),
+            ("line 2: --nodes=1-64: only 22 of these numbers of nodes are tried, in steps of 3",),
+        ),
+    ],
+)
+def test_a_range_of_nodes_is_an_elastic_job(line: str, sizes: tuple[int, ...], ignored: tuple[str, ...]) -> None:
+    found = parse(f"#!/bin/bash\n#SBATCH {line}\ntrue\n")
+    assert found.ask.node_counts == sizes
+    assert found.ask.num_nodes == (sizes[-1] if sizes else 2)
+    assert found.ignored == ignored
 
 
 @pytest.mark.parametrize(

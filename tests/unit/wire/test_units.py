@@ -112,32 +112,6 @@ def test_more_or_equal_is_not_offered_and_the_number_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "text,expected",
-    [
-        ("8", (None, 8_000)),
-        ("H100:8", ("H100", 8_000)),
-        ("H100", ("H100", 1_000)),
-        ("H100:0.5", ("H100", 500)),
-        ("0.001", (None, 1)),
-        ("0.29", (None, 290)),  # 0.29 * 1000 is 290.00000000000006 in binary
-        ("0", (None, 0)),
-        ("RTX-4090:2", ("RTX-4090", 2_000)),
-        ("4090:2", ("4090", 2_000)),
-    ],
-)
-def test_accelerators_are_read_as_model_and_milli(text: str, expected: tuple[str | None, int]) -> None:
-    assert units.read_accelerators(text) == expected
-
-
-@pytest.mark.parametrize(
-    "text", ["", "H100:", ":8", "H100:-1", "1.5", "H100:1.5", "0.0001", "H100:8:9", "a b:1", "9999999"]
-)
-def test_what_is_no_accelerator_is_refused(text: str) -> None:
-    with pytest.raises(units.Unreadable):
-        units.read_accelerators(text)
-
-
-@pytest.mark.parametrize(
     "text,indices",
     [
         ("0-3", (0, 1, 2, 3)),
@@ -167,20 +141,13 @@ def test_written_memory_reads_back(mib: int) -> None:
     assert units.read_memory_mib(units.written_memory(mib)) == mib
 
 
-@given(
-    st.none() | st.sampled_from(["H100", "4090"]), st.integers(0, 1000) | st.integers(1, 1000).map(lambda n: n * 1000)
-)
-def test_written_accelerators_read_back(model: str | None, milli: int) -> None:
-    assert units.read_accelerators(units.written_accelerators(model, milli)) == (model, milli)
-
-
 @given(st.text())
 def test_any_text_is_read_or_refused(text: str) -> None:
     for read in (
         units.read_duration_s,
         units.read_memory_mib,
         units.read_cpus_milli,
-        units.read_accelerators,
+        units.read_gpus_milli,
         units.read_indices,
     ):
         with suppress(units.Unreadable):

@@ -17,8 +17,10 @@ Quantity = str | int | float
 class Resources(Question):
     """What each node of a job gets."""
 
-    accelerators: Quantity | dict[str, Quantity] | None = Field(
-        default=None, description="devices per node", examples=["H100:8", {"H100": 8}, 8, "H100:0.5"]
+    accelerators: Quantity | list[int] | dict[str, Quantity | list[int]] | None = Field(
+        default=None,
+        description="devices per node; a range or a list makes the job elastic",
+        examples=["H100:8", {"H100": 8}, 8, "H100:0.5", "H100:2-8", {"H100": [2, 4, 8]}],
     )
     cpus: Quantity | None = Field(default=None, description="CPUs per node", examples=[4, 0.5, "500m"])
     memory: Quantity | None = Field(
@@ -32,6 +34,20 @@ class Checkpoint(Question):
     signal: str | None = Field(default=None, description="the signal's name", examples=["USR1"])
     grace: Quantity | None = Field(default=None, description="how long it may take", examples=["60s"])
     path: str | None = Field(default=None, description="where it writes")
+
+
+class Work(Question):
+    """What a job says of its work."""
+
+    total: Quantity | None = Field(default=None, description="units of work of one gang", examples=[90_000])
+    family: str | None = Field(
+        default=None, max_length=128, description="jobs that go equally fast on equal devices; the job's name"
+    )
+    throughput: dict[str, Quantity] | None = Field(
+        default=None,
+        description="units per second by device model, or by model and devices of the whole gang",
+        examples=[{"V100": 12.0, "V100:4": 40.0}],
+    )
 
 
 After = str | int | dict[str, Literal["succeeded", "ended", "failed"]]
@@ -48,7 +64,16 @@ class JobRequest(Question):
     tenant: str | None = Field(default=None, max_length=128, description="the token's tenant; an admin may name any")
     queue: str | None = Field(default=None, max_length=128)
     resources: Resources | None = None
-    num_nodes: int | None = Field(default=None, ge=1, description="tasks that start together, each on its own share")
+    num_gpus: Quantity | list[int] | None = Field(
+        default=None,
+        description="short for resources.accelerators without a model",
+        examples=[2, "2-8", [2, 4, 8]],
+    )
+    num_nodes: Annotated[int, Field(ge=1)] | str | list[int] | None = Field(
+        default=None,
+        description="tasks that start together, each on its own share; a range or a list makes the job elastic",
+        examples=[4, "1-4", [1, 2, 4]],
+    )
     setup: str | None = Field(
         default=None, max_length=TEXT_BYTES_MAX, description="a shell script that runs before run"
     )
@@ -81,6 +106,16 @@ class JobRequest(Question):
     )
     lease: Quantity | None = Field(default=None, description="how long an exclusive task may be without contact")
     checkpoint: Checkpoint | None = None
+    restart_cost: Quantity | None = Field(
+        default=None, description="what a restart costs, from the stop to the first new step", examples=["45s"]
+    )
+    work: Work | None = None
+    appmaster: str | None = Field(
+        default=None,
+        max_length=256,
+        description="the job's own proposer, found in workdir",
+        examples=["my_module:propose"],
+    )
     user: str | None = Field(default=None, description="who submits, for information")
 
 
