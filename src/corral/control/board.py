@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from corral.control.holdings import holding_of
 from corral.model.ids import GangKey, NodeId
 from corral.model.job import Gang, Job
-from corral.model.offer import FreeDevice, Holding, NodeOffer, Snapshot
+from corral.model.offer import FreeDevice, Holding, NodeOffer, Proposal, Snapshot
 from corral.model.resources import MILLI, Amount
 from corral.model.state import Held, Node, PoolState
+from corral.policy.config import SchedulingConfig
 
 
 class NodeView(msgspec.Struct, frozen=True):
@@ -40,8 +42,9 @@ def node_offer(node: Node, held: Held, view: NodeView) -> NodeOffer:
 class Board:
     """Node offers and holdings; a snapshot costs only what changed."""
 
-    def __init__(self, state: PoolState) -> None:
+    def __init__(self, state: PoolState, config: SchedulingConfig) -> None:
         self._state = state
+        self._config = config
         self._views: dict[NodeId, NodeView] = {}
         self._offers: dict[NodeId, NodeOffer] = {}
         self._stale: set[NodeId] = set(state.nodes)
@@ -78,17 +81,13 @@ class Board:
                 del known[gone]
         self.version += 1
 
-    def hold(self, job: Job, gang: Gang) -> None:
-        """Note what a gang holds now (fewer ranks than before, or nothing)."""
+    def hold(self, job: Job, gang: Gang, proposal: Proposal | None = None, proposed_at: float = 0.0) -> None:
+        """Note what a gang holds now (fewer ranks than before, or nothing) and what its job last proposed."""
         key = GangKey(job.id, gang.index)
-        placements = gang.placements
-        if not placements:
+        if gang.live:
+            self.holdings[key] = holding_of(job, gang, proposal, proposed_at, self._config)
+        else:
             self.holdings.pop(key, None)
-            return
-        started = gang.placed_at if gang.placed_at is not None else job.submitted_at
-        limit = job.spec.max_duration_s
-        ends = None if limit is None else started + limit + job.spec.grace_s
-        self.holdings[key] = Holding(key, job.spec.tenant, placements, started, ends)
 
     def offers(self) -> dict[NodeId, NodeOffer]:
         """Return the offers of all schedulable nodes: not lost, not cordoned, answering."""

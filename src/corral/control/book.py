@@ -42,7 +42,8 @@ from corral.model.events import (
     job_of,
 )
 from corral.model.ids import JobId, NodeId, TenantId
-from corral.model.job import Job, JobState
+from corral.model.job import Gang, Job, JobState
+from corral.model.market import Market
 from corral.model.messages import (
     Acknowledge,
     ControllerSays,
@@ -50,6 +51,7 @@ from corral.model.messages import (
     HostMaster,
     TellMaster,
 )
+from corral.model.offer import Proposal
 from corral.model.resources import Amount
 from corral.model.state import PoolState
 from corral.model.transitions import copy_job, fold
@@ -79,7 +81,7 @@ class Book:
         self.state = image.state
         self.standings = Standings(config.scheduling.usage_half_life_s, image.averages)
         self.ledger = Ledger(image.ledger)
-        self.board = Board(self.state)
+        self.board = Board(self.state, config.scheduling)
         self.waiting = Waiting()
         self.masters = Masters(factory, epoch)
         self.observed = Observed()
@@ -91,6 +93,8 @@ class Book:
         self._finished: list[FinishedJob] = []
         self._usage: list[UsageRow] = []
         self._fences: list[NodeId] = []
+        self._notices: list[str] = []
+        self._solve: Market | None = None
         for job in self.state.jobs.values():
             self.waiting.refresh_job(job)
 
@@ -108,10 +112,17 @@ class Book:
     def drain(self) -> Outcome:
         """Return and clear what was collected since the last call."""
         outcome = Outcome(
-            tuple(self._facts), tuple(self._commands), tuple(self._finished), tuple(self._usage), tuple(self._fences)
+            tuple(self._facts),
+            tuple(self._commands),
+            tuple(self._finished),
+            tuple(self._usage),
+            tuple(self._fences),
+            self._solve,
+            tuple(self._notices),
         )
-        for collected in (self._facts, self._commands, self._finished, self._usage, self._fences):
+        for collected in (self._facts, self._commands, self._finished, self._usage, self._fences, self._notices):
             collected.clear()
+        self._solve = None
         return outcome
 
     def durable(self, finished: Iterable[FinishedJob]) -> None:
@@ -126,6 +137,25 @@ class Book:
     def fence(self, node: NodeId) -> None:
         """Ask the engine to fence a node."""
         self._fences.append(node)
+
+    def solve(self, market: Market) -> None:
+        """Ask for the plan of a global round."""
+        self._solve = market
+
+    def notice(self, words: str) -> None:
+        """Tell the administrator something that he should find in the log."""
+        self._notices.append(words)
+
+    def propose(self, now: float, job: Job, proposal: Proposal) -> None:
+        """Take a job's bids, for the gangs that wait and for those that run."""
+        self.waiting.propose(job, proposal, now)
+        for gang in job.gangs.values():
+            if gang.live:
+                self._hold(job, gang)
+
+    def _hold(self, job: Job, gang: Gang) -> None:
+        waiting = self.waiting
+        self.board.hold(job, gang, waiting.proposals.get(job.id), waiting.proposed_at.get(job.id, 0.0))
 
     def sample_shares(self, now: float) -> None:
         """Keep the ledger: what every tenant that holds or wants something is due and holds now."""
@@ -175,12 +205,13 @@ class Book:
     def _project(self, job: Job, fact: JobEvent, dependents: Iterable[JobId]) -> None:
         if isinstance(fact, GangPlaced | TaskEnded):
             gang = job.gangs[fact.gang]
-            self.board.hold(job, gang)
+            self._hold(job, gang)
             changed = fact.placements if isinstance(fact, GangPlaced) else (gang.tasks[fact.rank].placement,)
             for placement in changed:
                 if placement is not None:
                     self.board.touch(placement.node)
         if isinstance(fact, GangStopping):
+            self._hold(job, job.gangs[fact.gang])
             self.ledger.preempted(job, fact)
         if isinstance(fact, GangPlaced | GangRequeued | GangEnded):
             self.waiting.refresh(job, fact.gang)

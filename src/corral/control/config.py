@@ -8,7 +8,10 @@ from corral.policy.config import SchedulingConfig
 
 
 class ControlConfig(msgspec.Struct, frozen=True):
-    """Constants of control. They come from the pool's settings, never from the environment of this room."""
+    """Constants of control. They come from the pool's settings, never from the environment of this room.
+
+    Without ``fill`` only the awards of global rounds start gangs.
+    """
 
     scheduling: SchedulingConfig = SchedulingConfig()
     node_silent_s: float = 5.0
@@ -19,3 +22,4 @@ class ControlConfig(msgspec.Struct, frozen=True):
     grace_default_s: float = 10.0
     jobs_max: int = 100_000
     leases: bool = False
+    fill: bool = True

@@ -1,8 +1,8 @@
 """The control core: a synchronous object without I/O. Inputs go in, facts and commands come out.
 
     answer = core.handle(now, input)     any number of times
-    core.settle(now)                     one scheduling round
-    outcome = core.drain()               facts to append, then commands to send
+    core.settle(now)                     fill what is free; ask for a global round when one is due
+    outcome = core.drain()               facts to append, then commands to send, then a market to solve
 
 The shell appends the facts before it lets any command or answer go.
 """
@@ -14,9 +14,10 @@ import msgspec
 from corral.control.book import Book, Image
 from corral.control.config import ControlConfig
 from corral.control.cycle import Cycle
-from corral.control.inputs import Administer, Cancel, Fenced, Outcome, Quiesce, Submit
+from corral.control.inputs import Administer, Cancel, Fenced, Outcome, Quiesce, Solved, Submit
 from corral.control.intake import Intake
 from corral.control.liveness import Liveness
+from corral.control.rounds import Rounds
 from corral.model.errors import Refusal, StoreCorrupt
 from corral.model.ids import DEFAULT_QUEUE, DEFAULT_TENANT, JobId
 from corral.model.job import StopReason
@@ -27,7 +28,7 @@ from corral.ports.engine import AgentGone, EngineSays
 from corral.ports.master import AppMasterFactory
 from corral.ports.store import Recovered
 
-Input = Submit | Cancel | Administer | Quiesce | Fenced | EngineSays
+Input = Submit | Cancel | Administer | Quiesce | Fenced | Solved | EngineSays
 Answer = tuple[JobId, ...] | JobId | Refusal | None
 
 
@@ -54,6 +55,7 @@ class ControlCore:
         self.intake = Intake(self.book)
         self.liveness = Liveness(self.book)
         self.cycle = Cycle(self.book)
+        self.rounds = Rounds(self.book, self.cycle, self.liveness)
         self._last_round_at = 0.0
         self._resumed = False
 
@@ -78,6 +80,8 @@ class ControlCore:
                 return self.intake.administer(now, item)
             case Fenced():
                 self.liveness.fenced(now, item)
+            case Solved():
+                self.rounds.solved(now, item)
             case Quiesce():
                 self._quiesce(now, item)
         return None
@@ -90,13 +94,16 @@ class ControlCore:
                     self.liveness.stop_gang(now, job, index, StopReason.PREEMPTED)
 
     def settle(self, now: float) -> None:
-        """Run a scheduling round when something changed, or when a second has passed while something waits."""
+        """Fill what is free when something changed, or when a second has passed while something waits."""
         if not self._resumed:
             self._resumed = True
             self.book.resume(now)
-        if self.book.dirty or (now - self._last_round_at >= 1.0 and self.book.waiting.count()):
+            self.rounds.start(now)
+        waits = self.book.waiting.count() or self.cycle.awards
+        if self.book.dirty or (now - self._last_round_at >= 1.0 and waits):
             self._last_round_at = now
             self.cycle.run(now)
+        self.rounds.settle(now)
 
     def tick(self, now: float) -> None:
         """Let time pass."""

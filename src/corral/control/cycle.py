@@ -10,11 +10,23 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from corral.control.awards import Awards
 from corral.control.book import Book
 from corral.control.waiting import may_start
 from corral.model.events import GangPlaced
 from corral.model.ids import TenantId
-from corral.model.offer import Allocation, Arbitration, Offer, Reservation, Snapshot, Standing, Verdict, VerdictKind
+from corral.model.job import Job
+from corral.model.offer import (
+    Allocation,
+    Arbitration,
+    Offer,
+    Proposal,
+    Reservation,
+    Snapshot,
+    Standing,
+    Verdict,
+    VerdictKind,
+)
 from corral.model.resources import Amount, Placement
 from corral.policy.arbitration import arbitrate
 from corral.policy.fairness import credit, due_shares
@@ -28,6 +40,7 @@ class Cycle:
         self._book = book
         self._next_port = book.config.port_first
         self.reservations: tuple[Reservation, ...] = ()
+        self.awards = Awards()
         self.paused = False
         self.last_verdicts: tuple[Verdict, ...] = ()
 
@@ -37,12 +50,16 @@ class Cycle:
         book.dirty = False
         if self.paused:
             return None
+        snapshot = self._award(now) if self.awards else None
         if not book.waiting.unbid and not book.waiting.count():
             self.reservations = ()
             return None
-        snapshot = book.board.snapshot(now)
+        if snapshot is None or snapshot.version != book.board.version:
+            snapshot = book.board.snapshot(now)
         standings = book.standings.of_tenants(book.state, book.board.capacity, now)
-        self._offer(snapshot, standings)
+        self._offer(now, snapshot, standings)
+        if not book.config.fill:
+            return None
         verdict = arbitrate(
             snapshot,
             book.waiting.index,
@@ -50,11 +67,21 @@ class Cycle:
             book.standings.of_queues(book.state),
             self.reservations,
             book.config.scheduling,
+            self.awards.all(),
         )
         self.reservations = verdict.reservations
         self.last_verdicts = self.commit(now, snapshot, verdict.allocations)
         book.dirty = False
         return verdict
+
+    def _award(self, now: float) -> Snapshot:
+        """Start the gangs for which all that was awarded has come free."""
+        book = self._book
+        snapshot = book.board.snapshot(now)
+        for told in self.awards.prune(snapshot, book.state):
+            book.notice(told)
+        self.commit(now, snapshot, self.awards.ready(snapshot, book.state))
+        return snapshot
 
     def commit(self, now: float, seen: Snapshot, allocations: Sequence[Allocation]) -> tuple[Verdict, ...]:
         """Record the allocations of a round on ``seen`` that still hold; the others are answered as stale."""
@@ -67,7 +94,11 @@ class Cycle:
             for allocation, verdict in zip(allocations, verify_all(allocations, newest), strict=True)
         )
 
-    def _offer(self, snapshot: Snapshot, standings: dict[TenantId, Standing]) -> None:
+    def proposal(self, job: Job, snapshot: Snapshot) -> Proposal:
+        """Return what a job bids on a snapshot, whether it waits or runs."""
+        return self._book.masters.proposer(job).propose(Offer(snapshot, 0.0))
+
+    def _offer(self, now: float, snapshot: Snapshot, standings: dict[TenantId, Standing]) -> None:
         book = self._book
         if not book.waiting.unbid:
             return
@@ -83,7 +114,7 @@ class Cycle:
             tenant = job.spec.tenant
             standing = standings.get(tenant)
             owed = credit(standing, due.get(tenant, 0.0)) if standing is not None else 0.0
-            book.waiting.propose(job, book.masters.proposer(job).propose(Offer(snapshot, owed)))
+            book.propose(now, job, book.masters.proposer(job).propose(Offer(snapshot, owed)))
 
     def _commit(self, now: float, allocation: Allocation) -> Verdict:
         book = self._book
@@ -96,7 +127,11 @@ class Cycle:
         if placements is None:
             return Verdict(VerdictKind.INFEASIBLE, allocation.key, version, "no rendezvous port is free")
         incarnation = gang.incarnation + 1
-        book.record(GangPlaced(at=now, job=job.id, gang=gang.index, incarnation=incarnation, placements=placements))
+        bid = replace(allocation.bid, preferred=()) if allocation.bid is not None else None
+        placed = GangPlaced(
+            at=now, job=job.id, gang=gang.index, incarnation=incarnation, placements=placements, bid=bid
+        )
+        book.record(placed)
         return Verdict(VerdictKind.COMMITTED, allocation.key, version)
 
     def _with_port(self, placements: tuple[Placement, ...]) -> tuple[Placement, ...] | None:

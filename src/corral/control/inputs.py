@@ -8,6 +8,7 @@ from corral.model.ask import JobAsk
 from corral.model.events import Fact
 from corral.model.ids import JobId, NodeId
 from corral.model.job import JobState
+from corral.model.market import Market, RoundPlan
 from corral.model.messages import ControllerSays
 from corral.ports.store import FinishedJob, UsageRow
 
@@ -55,11 +56,24 @@ class Fenced(msgspec.Struct, frozen=True):
     proven: bool
 
 
+class Solved(msgspec.Struct, frozen=True):
+    """The answer to ``Outcome.solve``, whose snapshot had ``version``: a plan, ``None`` when the solver failed."""
+
+    version: int
+    plan: RoundPlan | None = None
+
+
 class Outcome(msgspec.Struct, frozen=True):
-    """What a batch of inputs led to: facts to append, then commands to send and nodes to fence."""
+    """What a batch of inputs led to: facts to append, then commands to send and nodes to fence.
+
+    ``solve`` is a global round to solve somewhere else; its answer comes back as ``Solved``, and no other round is
+    asked for until then. ``notices`` are things that an administrator should find in the log.
+    """
 
     facts: tuple[Fact, ...]
     commands: tuple[ControllerSays, ...]
     finished: tuple[FinishedJob, ...]
     usage: tuple[UsageRow, ...]
     fences: tuple[NodeId, ...]
+    solve: Market | None = None
+    notices: tuple[str, ...] = ()

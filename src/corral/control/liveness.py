@@ -23,6 +23,7 @@ from corral.model.events import (
 )
 from corral.model.ids import DeviceId, GangKey, JobId, NodeId, TaskKey
 from corral.model.job import Cause, Gang, Job, StopReason, Task, TaskExit, TaskState, end_state
+from corral.model.market import Preemption
 from corral.model.messages import (
     Acknowledge,
     AcknowledgeHeartbeat,
@@ -163,11 +164,20 @@ class Liveness:
             if task.placement and any(s.uuid == device for s in task.placement.devices):
                 self.stop_gang(now, job, gang.index, StopReason.DEVICE_FAILED)
 
-    def stop_gang(self, now: float, job: Job, index: int, reason: StopReason) -> None:
-        """Tell every rank of a gang to stop, once."""
+    def stop_gang(
+        self, now: float, job: Job, index: int, reason: StopReason, preemption: Preemption | None = None
+    ) -> None:
+        """Tell every rank of a gang to stop, once. ``preemption`` says for whom it gives way."""
         gang = job.gangs[index]
         if gang.live and gang.stopping is None:
-            fact = GangStopping(at=now, job=job.id, gang=gang.index, incarnation=gang.incarnation, reason=reason)
+            fact = GangStopping(
+                at=now,
+                job=job.id,
+                gang=gang.index,
+                incarnation=gang.incarnation,
+                reason=reason,
+                preemption=preemption,
+            )
             self._book.record(fact)
             self._book.tell(job.id, fact)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
+from corral.control.holdings import order_of
 from corral.model.ids import GangKey, JobId
 from corral.model.job import DependencyKind, Gang, Job, JobState
 from corral.model.offer import Candidate, Proposal
 from corral.policy.pending import PendingIndex
-
-GANGS_MAX = 100_000
 
 
 def satisfies(kind: DependencyKind, state: JobState) -> bool:
@@ -29,11 +30,13 @@ def may_start(job: Job, gang: Gang) -> bool:
 
 
 class Waiting:
-    """The index of candidates that arbitration works on."""
+    """The index of candidates that arbitration works on. ``version`` rises with every change."""
 
     def __init__(self) -> None:
         self.index = PendingIndex()
+        self.version = 0
         self.proposals: dict[JobId, Proposal] = {}
+        self.proposed_at: dict[JobId, float] = {}
         self.unbid: dict[JobId, None] = {}
         self._indexed: dict[JobId, set[int]] = {}
 
@@ -64,12 +67,13 @@ class Waiting:
             return
         self._add(job, state, proposal)
 
-    def propose(self, job: Job, proposal: Proposal) -> None:
-        """Take a job's bids: they stand for all its pending gangs until replaced. Without a bid none is a candidate."""
+    def propose(self, job: Job, proposal: Proposal, now: float = 0.0) -> None:
+        """Take a job's bids: they stand for all its gangs until replaced. Without a bid none is a candidate."""
         self.unbid.pop(job.id, None)
         old = self.proposals.get(job.id)
         self.proposals[job.id] = proposal
-        same = old is not None and old.bids == proposal.bids
+        self.proposed_at[job.id] = now
+        same = old is not None and old.bids == proposal.bids and old.outlooks == proposal.outlooks
         indexed = self._indexed.get(job.id, set())
         for gang in job.gangs.values():
             if same and gang.index in indexed:
@@ -84,11 +88,19 @@ class Waiting:
         for gang in list(self._indexed.get(job, ())):
             self._drop(job, gang)
         self.proposals.pop(job, None)
+        self.proposed_at.pop(job, None)
         self.unbid.pop(job, None)
 
+    def rank(self, candidate: Candidate, urgency: float) -> None:
+        """Move a candidate to its place in the order of its tenant."""
+        self.index.add(replace(candidate, urgency=urgency))
+
     def _add(self, job: Job, gang: Gang, proposal: Proposal) -> None:
+        before = self.index.get(GangKey(job.id, gang.index))
         self._drop(job.id, gang.index)
+        self.version += 1
         limit = job.spec.max_duration_s
+        outlook = proposal.outlooks.get(gang.index)
         self.index.add(
             Candidate(
                 key=GangKey(job.id, gang.index),
@@ -96,10 +108,14 @@ class Waiting:
                 queue=job.spec.queue,
                 priority=job.spec.priority,
                 queued_at=gang.queued_at,
-                order=int(job.id) * GANGS_MAX + gang.index,
+                order=order_of(job, gang),
                 bids=proposal.bids,
                 max_duration_s=None if limit is None else limit + job.spec.grace_s,
                 avoid=gang.avoid,
+                submitted_at=job.submitted_at,
+                attained_s=gang.attained_s,
+                remaining_s=outlook.remaining_s if outlook is not None else proposal.bids[0].remaining_s,
+                urgency=before.urgency if before is not None else 0.0,
             )
         )
         self._indexed.setdefault(job.id, set()).add(gang.index)
@@ -109,6 +125,7 @@ class Waiting:
         if known is None or gang not in known:
             return
         known.discard(gang)
+        self.version += 1
         if not known:
             del self._indexed[job]
         self.index.remove(GangKey(job, gang))

@@ -193,10 +193,11 @@ class QueueStanding(msgspec.Struct, frozen=True):
 
 
 class Allocation(msgspec.Struct, frozen=True):
-    """A gang won: these are its placements, one per rank."""
+    """A gang won with ``bid``: these are its placements, one per rank."""
 
     key: GangKey
     placements: tuple[Placement, ...]
+    bid: Bid | None = None
 
 
 class Reservation(msgspec.Struct, frozen=True):

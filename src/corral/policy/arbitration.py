@@ -1,8 +1,9 @@
 """Phase 2 between global rounds: a work-conserving, event-driven fill of the snapshot by fairness.
 
 Progressive filling: the tenant with the best claim takes next, with its best candidate (queue and job priority, then
-order of submission). A candidate that does not fit is passed over, so that smaller ones fill in behind it; the first
-of them gets a reservation that nobody may delay. Gangs are placed with all their ranks or not at all.
+urgency, then order of submission), which may start on any of its bids, the first that fits. A candidate that does not
+fit is passed over, so that smaller ones fill in behind it; the first of them gets a reservation that nobody may delay.
+Gangs are placed with all their ranks or not at all.
 
 A round looks at lines of equal candidates: its cost is O(tenants x lines + placements), whatever the number that waits.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from corral.model.ids import GangKey, NodeId, QueueName, TenantId
+from corral.model.market import Award
 from corral.model.offer import (
     Allocation,
     Arbitration,
@@ -53,13 +55,16 @@ def arbitrate(
     queues: Mapping[QueueName, QueueStanding],
     reservations: Sequence[Reservation],
     config: SchedulingConfig,
+    awards: Sequence[Award] = (),
 ) -> Arbitration:
     """Return who starts where now, and what is kept for whom. Nothing given is changed.
 
-    ``reservations`` are those of the last round. Run a round after every change, and at least once a second while
-    anything waits: reservations and back-offs move with time.
+    ``reservations`` are those of the last round. ``awards`` of the last global round are kept for their gangs, which
+    are not started here: nobody else gets what they need, not even for a moment. Run a round after every change, and at
+    least once a second while anything waits: reservations and back-offs move with time.
     """
     current = _Round(snapshot, pending, standings, queues, config)
+    current.keep(awards)
     current.carry_over(reservations)
     current.fill()
     return Arbitration(snapshot.version, tuple(current.allocations), tuple(current.reservations))
@@ -90,6 +95,26 @@ class _Round:
         self._open_until: dict[Kind, float] = {}
         self._never_elsewhere: dict[Kind, bool] = {}
 
+    # ---- awards ----------------------------------------------------------------------------------------------------
+
+    def keep(self, awards: Sequence[Award]) -> None:
+        """Take what is awarded, including what those who give way still hold: that becomes less than nothing."""
+        holding = {holding.key for holding in self.holdings}
+        for award in awards:
+            self.done.add(award.key)
+            offered = tuple(p for p in award.placements if p.node in self.trial.offers)
+            self.trial.take(offered, FOREVER)
+            candidate = self.pending.get(award.key)
+            if candidate is not None and award.key not in holding:
+                self._count(candidate, award.placements)
+            self.holdings.append(Holding(award.key, award.tenant, offered, self.now, None))
+
+    def _count(self, candidate: Candidate, placements: Sequence[Placement]) -> None:
+        taken = Amount.of(placements[0]).times(len(placements))
+        standing, queue = self._standing(candidate.tenant), self._queue(candidate.queue)
+        self.standings[candidate.tenant] = Standing(standing.tenant, standing.held + taken, standing.decayed_share)
+        self.queues[candidate.queue] = QueueStanding(queue.queue, queue.held + taken)
+
     # ---- reservations ----------------------------------------------------------------------------------------------
 
     def carry_over(self, reservations: Sequence[Reservation]) -> None:
@@ -97,7 +122,8 @@ class _Round:
 
         In their order: a gang may not delay those before it, nor the start times that those after it were promised.
         """
-        left = [old for old in reservations[: self.config.reservations] if old.key in self.pending]
+        left = [old for old in reservations if old.key in self.pending and old.key not in self.done]
+        left = left[: self.config.reservations]
         for i, old in enumerate(left):
             candidate = self.pending.get(old.key)
             others = [*self.reservations, *(later for later in left[i + 1 :] if later.start_at is not None)]
@@ -189,13 +215,13 @@ class _Round:
         return FOREVER if candidate.max_duration_s is None else self.now + candidate.max_duration_s
 
     def _start(self, candidate: Candidate) -> bool:
-        placements = self._find(candidate)
-        if placements is None:
+        found = self._find(candidate)
+        if found is None:
             return False
-        self._commit(candidate, placements)
+        self._commit(candidate, *found)
         return True
 
-    def _find(self, candidate: Candidate) -> tuple[Placement, ...] | None:
+    def _find(self, candidate: Candidate) -> tuple[Bid, tuple[Placement, ...]] | None:
         mask = self.trial.mask(self._end(candidate))
         avoided = frozenset(candidate.avoid)
         bids = self._bids_within_limits(candidate)
@@ -205,20 +231,17 @@ class _Round:
             for bid in bids:
                 placements = place(self.trial, Wish.of(bid, self.config, without), mask)
                 if placements is not None:
-                    return placements
+                    return bid, placements
         return None
 
-    def _commit(self, candidate: Candidate, placements: tuple[Placement, ...]) -> None:
+    def _commit(self, candidate: Candidate, bid: Bid, placements: tuple[Placement, ...]) -> None:
         end = self._end(candidate)
         self.trial.take(placements, end)
-        self.allocations.append(Allocation(candidate.key, placements))
+        self.allocations.append(Allocation(candidate.key, placements, bid))
         self.done.add(candidate.key)
         declared = None if end == FOREVER else end
         self.holdings.append(Holding(candidate.key, candidate.tenant, placements, self.now, declared))
-        taken = Amount.of(placements[0]).times(len(placements))
-        standing, queue = self._standing(candidate.tenant), self._queue(candidate.queue)
-        self.standings[candidate.tenant] = Standing(standing.tenant, standing.held + taken, standing.decayed_share)
-        self.queues[candidate.queue] = QueueStanding(queue.queue, queue.held + taken)
+        self._count(candidate, placements)
 
     def _backs_off(self, candidate: Candidate) -> bool:
         """Return whether a candidate still keeps away from the nodes where it failed, since others could take it."""

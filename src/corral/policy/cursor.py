@@ -80,12 +80,12 @@ class TenantCursor:
         if self._chosen is not None and self._until(self._chosen[1].line.kind) == FOREVER:
             return self._chosen
         self._chosen = None
-        first: tuple[int, int, GangKey] | None = None
+        first: tuple[int, float, int, GangKey] | None = None
         for cursor in self._cursors:
             head = self._head(cursor)
             if head is None:
                 continue
-            key = (-cursor.priority - head.priority, head.order, head.key)
+            key = (-cursor.priority - head.priority, head.urgency, head.order, head.key)
             if first is None or key < first:
                 first, self._chosen = key, (head, cursor)
         self._cursors = [cursor for cursor in self._cursors if not cursor.closed]

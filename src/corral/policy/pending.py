@@ -1,7 +1,8 @@
 """The pending candidates, indexed so that a round looks at shapes and not at candidates.
 
-Lines: tenant -> (queue, bid kinds, avoided nodes) -> candidates sorted by priority and order. All candidates of a line
-fit or do not fit together (but for their declared duration), so the first that does not fit speaks for the line.
+Lines: tenant -> (queue, bid kinds, avoided nodes) -> candidates sorted by priority, urgency and order. All candidates
+of a line fit or do not fit together (but for their declared duration), so the first that does not fit speaks for the
+line. Urgencies are coarse (see ``valuation``), so that most candidates keep their place from one round to the next.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from corral.model.ids import GangKey, NodeId, QueueName, TenantId
 from corral.model.offer import Candidate, Locality
 from corral.model.resources import GangShape
 
-Entry = tuple[int, int, int, str, Candidate]
+Entry = tuple[int, float, int, tuple[int, str], Candidate]
 Kind = tuple[tuple[tuple[GangShape, Locality], ...], tuple[NodeId, ...]]
 
 
@@ -24,7 +25,7 @@ def kind_of(candidate: Candidate) -> Kind:
 
 def _entry(candidate: Candidate) -> Entry:
     key = candidate.key
-    return (-candidate.priority, candidate.order, key.gang, key.job, candidate)
+    return (-candidate.priority, candidate.urgency, candidate.order, (key.gang, key.job), candidate)
 
 
 class Line:

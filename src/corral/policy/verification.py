@@ -1,13 +1,33 @@
-"""Re-checking at commit: does an allocation still hold on the newest capacity? A stale one gets a verdict."""
+"""Re-checking at commit: does an allocation, or the plan of a global round, still hold on the newest capacity?
+
+What does not hold gets a reason, what does counts. Of a plan, an eviction counts only if an award needs it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from corral.model.ids import NodeId
-from corral.model.offer import Allocation, Snapshot, Verdict, VerdictKind
-from corral.model.resources import Placement
+import msgspec
+from msgspec.structs import replace
+
+from corral.model.ids import GangKey, NodeId, QueueName, TenantId
+from corral.model.market import Award, Eviction, RoundPlan
+from corral.model.offer import (
+    Allocation,
+    Bid,
+    Candidate,
+    Holding,
+    QueueStanding,
+    Snapshot,
+    Standing,
+    Verdict,
+    VerdictKind,
+)
+from corral.model.resources import Amount, Placement
 from corral.policy.cursor import FOREVER
+from corral.policy.fairness import within
+from corral.policy.feasibility import model_matches
+from corral.policy.pending import PendingIndex
 from corral.policy.trial import Trial
 
 
@@ -50,3 +70,210 @@ def _verify(allocation: Allocation, version: int, trial: Trial) -> Verdict:
             what = "CPUs" if room.cpus_milli < 0 else "memory"
             return Verdict(VerdictKind.STALE, allocation.key, version, f"the {what} of {node} were taken")
     return Verdict(VerdictKind.COMMITTED, allocation.key, version)
+
+
+# ---- the plan of a global round --------------------------------------------------------------------------------------
+
+
+class Ruling(msgspec.Struct, frozen=True):
+    """What counts of a plan, and why the rest does not."""
+
+    awards: tuple[Award, ...]
+    evictions: tuple[Eviction, ...]
+    refused: dict[GangKey, str]
+
+
+def verify_plan(
+    plan: RoundPlan,
+    newest: Snapshot,
+    pending: PendingIndex,
+    standings: Mapping[TenantId, Standing],
+    queues: Mapping[QueueName, QueueStanding],
+) -> Ruling:
+    """Re-check a plan against the newest state, gang by gang and node by node.
+
+    An eviction counts if the gang still runs in the incarnation that the round saw, is not stopping, has had its
+    tenure, and if the awards that count do not fit without it; a gang that is to go on elsewhere gives way only if its
+    own award counts. An award counts if its gang waits (or gives way), bids so, and fits into what is free and what
+    comes free.
+    """
+    return _Judge(plan, newest, pending, standings, queues).rule()
+
+
+class _Judge:
+    """What is left of a plan, and why the rest is not."""
+
+    def __init__(
+        self,
+        plan: RoundPlan,
+        newest: Snapshot,
+        pending: PendingIndex,
+        standings: Mapping[TenantId, Standing],
+        queues: Mapping[QueueName, QueueStanding],
+    ) -> None:
+        self._newest = newest
+        self._pending = pending
+        self._standings = standings
+        self._queues = queues
+        self._holdings = {holding.key: holding for holding in newest.holdings}
+        self._asked = {award.key: award for award in plan.awards}
+        self._evictions: dict[GangKey, Eviction] = {}
+        self._awards: dict[GangKey, Award] = {}
+        self.refused: dict[GangKey, str] = {}
+        for eviction in plan.evictions:
+            why_not = self._stays(eviction)
+            if why_not is None:
+                self._evictions[eviction.key] = eviction
+            else:
+                self.refused[eviction.key] = why_not
+
+    def rule(self) -> Ruling:
+        """Take away what does not hold until all that is left holds together."""
+        barred: set[GangKey] = set()
+        while True:
+            trial = self._judge_awards(barred)
+            stranded = [key for key in self._evictions if key in self._asked and key not in self._awards]
+            for key in stranded:
+                # It gives way to go on elsewhere: without that it stays, and those who count on its place do not.
+                del self._evictions[key]
+            if stranded:
+                continue
+            idle = self._unneeded(trial)
+            for key in idle:
+                del self._evictions[key]
+                self.refused[key] = "nobody needs its devices"
+                barred.add(key)
+            if not any(key in self._asked for key in idle):
+                return Ruling(tuple(self._awards.values()), tuple(self._evictions.values()), self.refused)
+
+    def _stays(self, eviction: Eviction) -> str | None:
+        holding = self._holdings.get(eviction.key)
+        if holding is None or holding.incarnation != eviction.incarnation:
+            return "it does not run any more"
+        if holding.stopping:
+            return "it is stopping already"
+        if not holding.preemptible:
+            return "it is not preemptible"
+        if self._newest.at < holding.tenure_until:
+            return "its tenure is not over"
+        return None
+
+    def _judge_awards(self, barred: set[GangKey]) -> Trial:
+        trial = Trial(self._newest.nodes)
+        leaving = [h for h in self._holdings.values() if h.stopping or h.key in self._evictions]
+        for holding in leaving:
+            trial.release(holding.placements)
+        limits = _Limits(self._standings, self._queues, leaving)
+        self._awards = {}
+        for key, award in self._asked.items():
+            ruled = "it stays where it is" if key in barred else self._judge_award(award, trial, limits)
+            if isinstance(ruled, str):
+                self.refused[key] = ruled
+                continue
+            self.refused.pop(key, None)
+            self._awards[key] = ruled
+            trial.take(ruled.placements, FOREVER)
+        return trial
+
+    def _judge_award(self, award: Award, trial: Trial, limits: _Limits) -> Award | str:
+        key = award.key
+        gang: Candidate | Holding | None = self._pending.get(key)
+        if gang is None and (key in self._evictions or (key in self._holdings and self._holdings[key].stopping)):
+            gang = self._holdings[key]
+        if gang is None:
+            return "the gang does not wait any more"
+        bid = next((b for b in gang.bids if b.shape == award.bid.shape and b.locality is award.bid.locality), None)
+        if bid is None:
+            return "it does not bid so any more"
+        if not _shaped(award.placements, bid, trial):
+            return "the placements are not those of its bid"
+        if key in self._evictions and set(award.placements) == {replace(p, port=None) for p in gang_holds(gang)}:
+            return "it would go on where it is"
+        verdict = _verify(Allocation(key, award.placements), self._newest.version, trial)
+        if verdict.kind is not VerdictKind.COMMITTED:
+            return verdict.reason
+        what = limits.take(gang, Amount.of(bid.shape.demand).times(bid.shape.ranks))
+        return what if what is not None else Award(key, gang.tenant, bid, award.placements)
+
+    def _unneeded(self, trial: Trial) -> list[GangKey]:
+        """Return the evictions without which all awards still fit, those that lose most work first."""
+        found = []
+        for key, eviction in sorted(self._evictions.items(), key=lambda item: (-item[1].preemption.lost_s, item[0])):
+            for_itself = eviction.preemption.beneficiary in (None, key.job)
+            if key in self._awards and for_itself:
+                continue
+            placements = self._holdings[key].placements
+            if _fits_back(placements, trial):
+                trial.take([p for p in placements if p.node in trial.offers], FOREVER)
+                found.append(key)
+        return found
+
+
+class _Limits:
+    """What tenants and queues would hold."""
+
+    def __init__(
+        self,
+        standings: Mapping[TenantId, Standing],
+        queues: Mapping[QueueName, QueueStanding],
+        leaving: Iterable[Holding],
+    ) -> None:
+        self._tenants = {name: (standing.tenant.limit, standing.held) for name, standing in standings.items()}
+        self._queues = {name: (line.queue, line.held) for name, line in queues.items()}
+        for holding in leaving:
+            for placement in holding.placements:
+                self._add(holding, Amount() - Amount.of(placement))
+
+    def _add(self, gang: Candidate | Holding, amount: Amount) -> None:
+        if gang.tenant in self._tenants:
+            limit, held = self._tenants[gang.tenant]
+            self._tenants[gang.tenant] = (limit, held + amount)
+        if gang.queue in self._queues:
+            queue, held = self._queues[gang.queue]
+            self._queues[gang.queue] = (queue, held + amount)
+
+    def take(self, gang: Candidate | Holding, need: Amount) -> str | None:
+        """Count ``need`` for a gang; return which limit is in the way, and count nothing then."""
+        if gang.tenant in self._tenants and within(*self._tenants[gang.tenant], need) is not None:
+            return f"the limit of tenant {gang.tenant}"
+        if gang.queue in self._queues:
+            queue, held = self._queues[gang.queue]
+            if queue.paused:
+                return f"queue {queue.name} is paused"
+            if within(queue.limit, held, need) is not None:
+                return f"the limit of queue {queue.name}"
+        self._add(gang, need)
+        return None
+
+
+def gang_holds(gang: Candidate | Holding) -> tuple[Placement, ...]:
+    """Return what a gang holds now."""
+    return gang.placements if isinstance(gang, Holding) else ()
+
+
+def _shaped(placements: Sequence[Placement], bid: Bid, trial: Trial) -> bool:
+    """Return whether placements are what a bid asks for: all ranks in order, with its devices, CPUs and memory."""
+    demand = bid.shape.demand
+    if [placement.rank for placement in placements] != list(range(bid.shape.ranks)):
+        return False
+    for placement in placements:
+        if Amount.of(placement) != Amount.of(demand):
+            return False
+        offer = trial.offers.get(placement.node)
+        wanted = {share.uuid for share in placement.devices}
+        devices = offer.devices if offer is not None else ()
+        if any(d.uuid in wanted and not model_matches(demand.gpu_model, d.model) for d in devices):
+            return False
+    return True
+
+
+def _fits_back(placements: Sequence[Placement], trial: Trial) -> bool:
+    nodes = {placement.node for placement in placements} & trial.offers.keys()
+    for node in nodes:
+        room = trial.room(node)
+        for placement in placements:
+            if placement.node == node:
+                room.change(placement, -1)
+        if room.cpus_milli < 0 or room.memory_mib < 0 or any(free < 0 for free in room.free):
+            return False
+    return True

@@ -24,7 +24,7 @@ def test_the_board_offers_what_is_free_and_nothing_of_what_is_away() -> None:
     held = Held(devices={DeviceId("n1-gpu1"): 500}, cpus_milli=90_000, memory_mib=1)
     shrunk = node_offer(node, held, NodeView(answering=True, shards=frozenset(), blocked=frozenset({"n1-gpu1"})))
     assert (shrunk.devices, shrunk.cpus_milli) == ((), 0)
-    board = Board(world.core.book.state)
+    board = Board(world.core.book.state, world.config.scheduling)
     assert board.offers() == {}
     assert board.observe(NodeId("n1"), NodeView(answering=True, shards=frozenset()))
     assert not board.observe(NodeId("n1"), NodeView(answering=True, shards=frozenset()))

@@ -7,12 +7,13 @@ import msgspec
 from corral.appmaster.core import AppMasterCore
 from corral.control.config import ControlConfig
 from corral.control.core import ControlCore, Input
-from corral.control.inputs import Outcome, Submit
+from corral.control.inputs import Outcome, Solved, Submit
 from corral.model.ask import JobAsk
 from corral.model.errors import Refusal
 from corral.model.events import Fact
 from corral.model.ids import DeviceId, JobId, NodeId, TaskKey
 from corral.model.job import Cause, Job, TaskExit
+from corral.model.market import Market, RoundPlan
 from corral.model.messages import (
     PROTOCOL,
     Acknowledge,
@@ -30,6 +31,7 @@ from corral.model.messages import (
 )
 from corral.model.resources import MILLI, DeviceSpec, DeviceState, Health, NodeSpec
 from corral.ports.engine import AgentGone
+from corral.ports.solver import Solver
 from corral.ports.store import FinishedJob, JournalEntry, Recovered
 
 
@@ -51,6 +53,9 @@ class World:
         self.fences: list[NodeId] = []
         self.launched: dict[TaskKey, LaunchTask] = {}
         self.masters: dict[JobId, tuple[NodeId, int, AppMasterCore]] = {}
+        self.solver: Solver | None = None
+        self.markets: list[Market] = []
+        self.notices: list[str] = []
         self.specs = {name: node_spec(name.replace("_", "-"), gpus) for name, gpus in nodes.items()}
         for spec in self.specs.values():
             self.hello(spec)
@@ -73,10 +78,21 @@ class World:
         self.commands.extend(outcome.commands)
         self.finished.extend(outcome.finished)
         self.fences.extend(outcome.fences)
+        self.notices.extend(outcome.notices)
         for command in outcome.commands:
             self._obey(command)
         self.check()
-        return bool(outcome.facts)
+        if outcome.solve is not None:
+            self._solve(outcome.solve)
+        return bool(outcome.facts) or outcome.solve is not None
+
+    def _solve(self, market: Market) -> None:
+        """Solve a round at once, if there is somebody who can; otherwise it stays under way."""
+        sent = msgspec.msgpack.decode(msgspec.msgpack.encode(market), type=Market)
+        self.markets.append(sent)
+        if self.solver is not None:
+            plan = msgspec.msgpack.decode(msgspec.msgpack.encode(self.solver(sent)), type=RoundPlan)
+            self.core.handle(self.now, Solved(market.snapshot.version, plan))
 
     def _obey(self, command: ControllerSays) -> None:
         match command:

@@ -1,0 +1,128 @@
+"""The awards of the last global round: what is kept for which gang until all of it is free.
+
+Awards are observations, they are not journaled: after a restart nothing is kept, and the next round decides anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from corral.control.holdings import stop_s
+from corral.control.waiting import may_start
+from corral.model.ids import DeviceId, GangKey, NodeId
+from corral.model.job import Job
+from corral.model.market import Award
+from corral.model.offer import Allocation, Holding, Snapshot, VerdictKind
+from corral.model.resources import Amount, Placement
+from corral.model.state import PoolState
+from corral.policy.fairness import within
+from corral.policy.verification import verify_all
+
+AWARD_MARGIN_S = 30.0
+"""How much longer than their graces those who give way may take: the words of three machines and a full disk."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """An award and the time (s since the epoch) until which those who give way should be gone."""
+
+    award: Award
+    until: float
+
+
+class Awards:
+    """What is kept for whom, by gang."""
+
+    def __init__(self) -> None:
+        self._kept: dict[GangKey, Kept] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __contains__(self, key: GangKey) -> bool:
+        return key in self._kept
+
+    def all(self) -> tuple[Award, ...]:
+        """Return all awards, in the order of their plan."""
+        return tuple(kept.award for kept in self._kept.values())
+
+    def replace(self, now: float, awards: Iterable[Award], state: PoolState, holdings: Iterable[Holding]) -> None:
+        """Keep the awards of a new plan in place of the old ones."""
+        stopping = [(holding, state.jobs.get(holding.key.job)) for holding in holdings if holding.stopping]
+        self._kept = {}
+        for award in awards:
+            waits = [stop_s(job) for holding, job in stopping if job is not None and overlaps(award, holding)]
+            self._kept[award.key] = Kept(award, now + max(waits, default=0.0) + AWARD_MARGIN_S)
+
+    def prune(self, snapshot: Snapshot, state: PoolState) -> list[str]:
+        """Drop the awards that cannot be taken up any more; return what is worth telling."""
+        told = []
+        there: dict[NodeId, set[DeviceId]] = {}
+        wanted = {placement.node for kept in self._kept.values() for placement in kept.award.placements}
+        for offer in snapshot.nodes:
+            if offer.node in wanted:
+                there[offer.node] = {device.uuid for device in offer.devices}
+        for key, kept in list(self._kept.items()):
+            if not _wanted(state.jobs.get(key.job), key):
+                del self._kept[key]
+                continue
+            gone = _gone(kept.award.placements, there)
+            if gone is not None:
+                del self._kept[key]
+                told.append(f"the award of gang {key.job}.{key.gang} is dropped: {gone} is not there any more")
+            elif snapshot.at > kept.until:
+                del self._kept[key]
+                held = [f"{h.key.job}.{h.key.gang}" for h in snapshot.holdings if overlaps(kept.award, h)]
+                still = f"still held by {', '.join(held)}" if held else "not to be had"
+                told.append(f"the award of gang {key.job}.{key.gang} is dropped: its devices are {still}")
+        return told
+
+    def ready(self, snapshot: Snapshot, state: PoolState) -> list[Allocation]:
+        """Return the awards whose gang can start on all of its devices now, within the limits."""
+        waiting = []
+        for key, kept in self._kept.items():
+            job = state.jobs.get(key.job)
+            gang = job.gangs.get(key.gang) if job is not None else None
+            if job is not None and gang is not None and may_start(job, gang) and _within_limits(job, kept.award, state):
+                waiting.append(Allocation(key, kept.award.placements, kept.award.bid))
+        verdicts = verify_all(waiting, snapshot)
+        return [won for won, verdict in zip(waiting, verdicts, strict=True) if verdict.kind is VerdictKind.COMMITTED]
+
+
+def overlaps(award: Award, holding: Holding) -> bool:
+    """Return whether a holder is in the way of an award: on one of its devices, or on a node that it needs CPUs of."""
+    devices = {share.uuid for placement in award.placements for share in placement.devices}
+    nodes = {placement.node for placement in award.placements if not placement.devices}
+    return holding.key == award.key or any(
+        placement.node in nodes or any(share.uuid in devices for share in placement.devices)
+        for placement in holding.placements
+    )
+
+
+def _wanted(job: Job | None, key: GangKey) -> bool:
+    gang = job.gangs.get(key.gang) if job is not None else None
+    if job is None or gang is None or job.cancelled_by is not None:
+        return False
+    return may_start(job, gang) or gang.stopping is not None
+
+
+def _gone(placements: Iterable[Placement], there: dict[NodeId, set[DeviceId]]) -> str | None:
+    for placement in placements:
+        devices = there.get(placement.node)
+        if devices is None:
+            return f"node {placement.node}"
+        for share in placement.devices:
+            if share.uuid not in devices:
+                return f"device {share.uuid}"
+    return None
+
+
+def _within_limits(job: Job, award: Award, state: PoolState) -> bool:
+    need = Amount.of(award.bid.shape.demand).times(award.bid.shape.ranks)
+    tenant, queue = state.tenants.get(job.spec.tenant), state.queues.get(job.spec.queue)
+    held_by_tenant = state.tenant_held.get(job.spec.tenant, Amount())
+    held_by_queue = state.queue_held.get(job.spec.queue, Amount())
+    if tenant is not None and within(tenant.limit, held_by_tenant, need) is not None:
+        return False
+    return queue is None or (not queue.paused and within(queue.limit, held_by_queue, need) is None)

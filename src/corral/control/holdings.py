@@ -1,0 +1,80 @@
+"""What a running gang means to a round: what it holds, how far it is, and what its giving way would cost."""
+
+from __future__ import annotations
+
+from corral.model.ids import GangKey
+from corral.model.job import Gang, Job
+from corral.model.offer import Bid, Holding, Outlook, Proposal
+from corral.policy.config import SchedulingConfig
+
+GANGS_MAX = 100_000
+
+
+def order_of(job: Job, gang: Gang) -> int:
+    """Return the position of a gang in the order of submission."""
+    return int(job.id) * GANGS_MAX + gang.index
+
+
+def tenure_s(job: Job, gang: Gang, config: SchedulingConfig) -> float:
+    """Return how long a gang runs undisturbed after its placement.
+
+    The bid that won may lower the restart cost that the job declared, never raise it.
+    """
+    cost = job.spec.restart_cost_s
+    if gang.bid is not None and gang.bid.restart_cost_s > 0:
+        cost = min(cost, gang.bid.restart_cost_s)
+    return max(config.tenure_s, config.tenure_restarts * cost)
+
+
+def stop_s(job: Job) -> float:
+    """Return how long a gang may take to stop: it saves itself if it can, then it is terminated."""
+    checkpoint = job.spec.checkpoint
+    return job.spec.grace_s + (checkpoint.grace_s if checkpoint is not None else 0.0)
+
+
+def holding_of(
+    job: Job, gang: Gang, proposal: Proposal | None, proposed_at: float, config: SchedulingConfig
+) -> Holding:
+    """Return what a gang that was placed holds. ``proposal`` is its job's last, made at ``proposed_at``."""
+    started = gang.placed_at if gang.placed_at is not None else job.submitted_at
+    limit = job.spec.max_duration_s
+    bids = proposal.bids if proposal is not None else ()
+    outlook = proposal.outlooks.get(gang.index) if proposal is not None else None
+    saved = outlook.saved_at if outlook is not None else None
+    remaining_s, known_at = _remaining(gang, bids, outlook, started, proposed_at)
+    return Holding(
+        key=GangKey(job.id, gang.index),
+        tenant=job.spec.tenant,
+        placements=gang.placements,
+        started_at=started,
+        ends_at=None if limit is None else started + limit + job.spec.grace_s,
+        incarnation=gang.incarnation,
+        queue=job.spec.queue,
+        priority=job.spec.priority,
+        order=order_of(job, gang),
+        submitted_at=job.submitted_at,
+        bids=bids or ((gang.bid,) if gang.bid is not None else ()),
+        won=gang.bid,
+        saved_at=saved if saved is not None and saved >= started else None,
+        attained_s=gang.attained_s,
+        remaining_s=remaining_s,
+        known_at=known_at,
+        tenure_until=started + tenure_s(job, gang, config),
+        stopping=gang.stopping is not None,
+    )
+
+
+def same_way(one: Bid, other: Bid) -> bool:
+    """Return whether two bids are the same way to run a gang, whatever is believed of them."""
+    return one.shape == other.shape and one.locality is other.locality
+
+
+def _remaining(
+    gang: Gang, bids: tuple[Bid, ...], outlook: Outlook | None, started: float, proposed_at: float
+) -> tuple[float | None, float]:
+    """Return the seconds left on the bid that the gang runs on, and as of when."""
+    now_on = next((bid for bid in bids if gang.bid is not None and same_way(bid, gang.bid)), gang.bid)
+    if outlook is not None and outlook.remaining_s is not None:
+        speed = bids[0].throughput / now_on.throughput if bids and now_on is not None and now_on.throughput > 0 else 1.0
+        return outlook.remaining_s * speed, max(started, proposed_at)
+    return (now_on.remaining_s if now_on is not None else None), started
