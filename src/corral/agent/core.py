@@ -43,6 +43,7 @@ from corral.model.messages import (
     HostMaster,
     LaunchTask,
     MasterDecided,
+    MasterProposed,
     StopTask,
     TaskPhase,
     TaskReport,
@@ -147,7 +148,11 @@ class AgentCore:
         self._outputs.append(Say(hello))
 
     def _on_beat(self, beat: Beat, now: float, boottime_s: float) -> None:
-        self._hosting.observe(beat.usage, now)
+        for revised in self._hosting.observe(beat.usage, now) if self._connected else ():
+            said = MasterProposed(
+                node=self._node, job=revised.job, generation=revised.generation, proposal=revised.proposal, at=now
+            )
+            self._outputs.append(Say(said))
         if self._connected:
             heartbeat = Heartbeat(
                 node=self._node,
@@ -270,14 +275,14 @@ class AgentCore:
                 cause = Cause(command.reason)
             except ValueError:
                 cause = Cause.CANCELLED
-            self._stop(entry, cause, command.grace_s, now)
+            self._stop(entry, cause, command.grace_s, now, command.saving_s)
 
-    def _stop(self, entry: Entry, cause: Cause, grace_s: float, now: float) -> None:
+    def _stop(self, entry: Entry, cause: Cause, grace_s: float, now: float, saving_s: float = 0.0) -> None:
         if entry.waiting is not None:
             exit_ = TaskExit(cause, message="stopped before it was started", ended_at=now)
             self._on_finished(entry.task, entry.incarnation, exit_, now, record=True)
         else:
-            self._outputs.append(Stop(entry.task, entry.incarnation, cause, grace_s))
+            self._outputs.append(Stop(entry.task, entry.incarnation, cause, grace_s, saving_s))
 
     def _on_acknowledge(self, command: Acknowledge) -> None:
         entry = self._table.find(command.task, command.incarnation)

@@ -15,6 +15,7 @@ from corral.model.events import Decision, Fact, TaskEnded, TaskStarted
 from corral.model.ids import JobId
 from corral.model.job import Job
 from corral.model.messages import Usage
+from corral.model.offer import Proposal
 from corral.ports.master import AppMaster, AppMasterFactory
 
 
@@ -32,6 +33,14 @@ class Heard(msgspec.Struct, frozen=True):
     job: JobId
     generation: int
     decisions: tuple[Decision, ...]
+
+
+class Revised(msgspec.Struct, frozen=True):
+    """What an AppMaster believes of its gangs after what it saw, and the generation to say it under."""
+
+    job: JobId
+    generation: int
+    proposal: Proposal
 
 
 class Hosting:
@@ -85,17 +94,24 @@ class Hosting:
             return None
         return self._handle(job, hosted, fact)
 
-    def observe(self, usage: Sequence[Usage], now: float) -> None:
-        """Let the AppMasters see what their tasks on this node use and how far they are."""
+    def observe(self, usage: Sequence[Usage], now: float) -> list[Revised]:
+        """Let the AppMasters see what their tasks use and how far they are; return what they believe now instead."""
+        revised = []
         by_job: dict[JobId, list[Usage]] = {}
         for sample in usage:
             if sample.task.job in self._hosted:
                 by_job.setdefault(sample.task.job, []).append(sample)
         for job, samples in by_job.items():
             try:
-                self._hosted[job].master.observe(samples, now)
+                hosted = self._hosted[job]
+                hosted.master.observe(samples, now)
+                proposal = hosted.master.revise(now)
             except Exception as error:  # noqa: BLE001 - a job's master must not take its node down
                 self._fault(job, error)
+                continue
+            if proposal is not None:
+                revised.append(Revised(job, hosted.generation, proposal))
+        return revised
 
     def _handle(self, job: JobId, hosted: Hosted, fact: Fact) -> Heard | None:
         try:

@@ -12,22 +12,17 @@ from collections.abc import Sequence
 
 import msgspec
 
+from corral.appmaster.progress import Progress, Watch
 from corral.appmaster.proposer import DefaultProposer
 from corral.model.errors import IllegalTransition
-from corral.model.events import Decision, Fact, GangEvent, JobEvent
+from corral.model.events import Decision, Fact, GangEnded, GangEvent, GangRequeued, JobEvent
 from corral.model.ids import NodeId
 from corral.model.job import Job
 from corral.model.messages import Usage
 from corral.model.offer import Offer, Proposal
 from corral.model.transitions import apply_to_job
 from corral.policy import recovery
-
-
-class Progress(msgspec.Struct, frozen=True):
-    """The last progress that a task reported, and when (seconds since the epoch) it changed last."""
-
-    value: float
-    changed_at: float
+from corral.policy.estimation import family_of
 
 
 class Places(msgspec.Struct, frozen=True):
@@ -44,7 +39,8 @@ class AppMasterCore:
         self._job = job
         self._proposer = DefaultProposer()
         self._shards: dict[str, tuple[NodeId, ...]] = {}
-        self._progress: dict[tuple[int, int], Progress] = {}
+        self._watch = Watch()
+        self._version = 0
         self._temporary: dict[NodeId, None] = {}
 
     @property
@@ -59,23 +55,27 @@ class AppMasterCore:
 
     def progress(self, gang: int, rank: int) -> Progress | None:
         """Return what a task reported last, ``None`` when it never did."""
-        return self._progress.get((gang, rank))
+        return self._watch.progress(gang, rank)
 
     def propose(self, offer: Offer) -> Proposal:
         """Answer an offer; remembers where the job's declared shards are."""
         for shard in self._job.spec.data:
             self._shards[shard] = tuple(n.node for n in offer.snapshot.nodes if shard in n.shards)
+        self._version = offer.snapshot.version
         return self._proposer.propose(self._job, offer)
 
     def observe(self, usage: Sequence[Usage], now: float) -> None:
-        """Take in samples of its running tasks."""
-        for sample in usage:
-            if sample.progress is None or sample.task.job != self._job.id:
-                continue
-            place = (sample.task.gang, sample.task.rank)
-            known = self._progress.get(place)
-            if known is None or known.value != sample.progress:
-                self._progress[place] = Progress(sample.progress, now)
+        """Take in samples of its running tasks: their progress is what remains of them."""
+        self._watch.observe([sample for sample in usage if sample.task.job == self._job.id], now)
+
+    def revise(self, now: float) -> Proposal | None:
+        """Return what changed materially since it was told last: outlooks (on what each gang runs on), measurements."""
+        spec = self._job.spec
+        declared = spec.work.total if spec.work is not None else None
+        outlooks, measured = self._watch.news(self._job.gangs, family_of(spec), declared, now)
+        if not outlooks:
+            return None
+        return Proposal(self._job.id, self._version, bids=(), outlooks=outlooks, measured=measured)
 
     def handle(self, fact: Fact) -> tuple[Decision, ...]:
         """Move its copy on by a fact and decide. A fact that its copy has already seen changes nothing."""
@@ -87,6 +87,8 @@ class AppMasterCore:
             return ()
         if isinstance(fact, GangEvent):
             self._note_places(fact.gang)
+            if isinstance(fact, GangEnded | GangRequeued):
+                self._watch.forget(fact.gang)
             return self.resume(fact.at, fact.gang)
         return self.resume(fact.at)
 

@@ -31,13 +31,19 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """A measured throughput: ``units`` done in ``seconds`` by a gang of a family on ``devices`` of ``model``."""
+    """A measured throughput: ``units`` done in ``seconds`` by a gang of a family on ``devices`` of ``model``.
+
+    An AppMaster says which ``gang`` and ``incarnation`` it measured and leaves ``model`` and ``devices`` empty: the
+    controller knows what that one holds.
+    """
 
     family: str
     model: str
     devices: int
     units: float
     seconds: float
+    gang: int = 0
+    incarnation: int = 0
 
 
 class ServiceClass(msgspec.Struct, frozen=True):

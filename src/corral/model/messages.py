@@ -107,11 +107,16 @@ class MasterDecided(AgentMessage, frozen=True, kw_only=True, tag="decided"):
 
 
 class MasterProposed(AgentMessage, frozen=True, kw_only=True, tag="proposed"):
-    """An AppMaster on this node revised its bids: what it measured changed what it believes."""
+    """An AppMaster on this node measured something that changes what it believes.
+
+    ``at`` is the node's time, on which the times of the proposal are. Its outlooks are those that changed, with the
+    seconds left on what each gang runs on now; without bids those that it made before stand.
+    """
 
     job: JobId
     generation: int
     proposal: Proposal
+    at: float = 0.0
 
 
 AgentSays = Hello | Heartbeat | TaskReported | MasterDecided | MasterProposed
@@ -162,12 +167,16 @@ class LaunchTask(Command, frozen=True, kw_only=True, tag="launch"):
 
 
 class StopTask(Command, frozen=True, kw_only=True, tag="stop"):
-    """Stop one task: SIGTERM, ``grace_s`` seconds, SIGKILL. Unknown tasks are reported as ended (shim-lost)."""
+    """Stop one task: SIGTERM, ``grace_s`` seconds, SIGKILL. Unknown tasks are reported as ended (shim-lost).
+
+    With ``saving_s`` above 0 it is first asked for a checkpoint, and has so long to end by itself.
+    """
 
     task: TaskKey
     incarnation: int
     reason: str
     grace_s: float
+    saving_s: float = 0.0
 
 
 class Acknowledge(Command, frozen=True, kw_only=True, tag="ack"):

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from corral.model.experience import Measurement, Rate
+from corral.model.job import JobSpec
 from corral.model.resources import GangShape
 
 SCALING = 0.9
@@ -91,6 +92,11 @@ def devices_of(shape: GangShape) -> int:
 def scale_of(shape: GangShape) -> int:
     """Return what the throughput of a gang grows with: its devices, its ranks where it has none."""
     return devices_of(shape) or shape.ranks
+
+
+def family_of(spec: JobSpec) -> str:
+    """Return the name under which jobs are expected to be equally fast: the declared family, else the job's name."""
+    return spec.work.family if spec.work is not None and spec.work.family is not None else spec.name
 
 
 def confidence_of(variance: float) -> float:

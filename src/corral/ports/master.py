@@ -27,6 +27,12 @@ class AppMaster(Protocol):
     def observe(self, usage: Sequence[Usage], now: float) -> None:
         """Take samples of its running tasks in: it watches their progress."""
 
+    def revise(self, now: float) -> Proposal | None:
+        """Return what changed materially in what it believes of its running gangs, ``None`` when nothing did.
+
+        The proposal holds the outlooks that changed and what was measured; without bids the earlier ones stand.
+        """
+
     def resume(self, now: float, gang: int | None = None) -> tuple[Decision, ...]:
         """Return the decisions that are due on the state alone, of one gang or (after being hosted anew) of all."""
 

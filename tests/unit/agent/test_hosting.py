@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from corral.agent.core import AgentCore
 from corral.agent.inputs import Beat, Commanded, Connected, Disconnected, Input, TaskBegan, TaskFinished
 from corral.agent.outputs import Note, Output, Say
-from corral.appmaster.core import AppMasterCore, Progress
+from corral.appmaster.core import AppMasterCore
+from corral.appmaster.progress import Progress
 from corral.model.events import (
     Decision,
     Fact,
@@ -20,7 +21,15 @@ from corral.model.events import (
 )
 from corral.model.ids import JobId, NodeId, TenantId
 from corral.model.job import Cause, Job, JobSpec, JobState, StopReason, TaskExit, TaskState
-from corral.model.messages import DismissMaster, HostMaster, MasterDecided, TaskReported, TellMaster, Usage
+from corral.model.messages import (
+    DismissMaster,
+    HostMaster,
+    MasterDecided,
+    MasterProposed,
+    TaskReported,
+    TellMaster,
+    Usage,
+)
 from corral.model.offer import Offer, Proposal
 from corral.model.resources import Demand, GangShape, Placement
 from corral.model.transitions import apply_to_job, copy_job, new_job
@@ -193,6 +202,9 @@ class Broken:
     def observe(self, usage: Sequence[Usage], now: float) -> None:
         raise RuntimeError("another bug")
 
+    def revise(self, now: float) -> Proposal | None:
+        return None
+
     def resume(self, now: float, gang: int | None = None) -> tuple[Decision, ...]:
         return ()
 
@@ -223,3 +235,22 @@ def test_masters_watch_the_progress_of_their_tasks() -> None:
     agent.host(placed_job())
     agent.tell(Beat(1.0, (Usage(key(), 1, progress=0.25), Usage(key(9), 1, progress=0.5))))
     assert masters[0].progress(0, 0) == Progress(0.25, 100.0)
+
+
+def test_what_a_master_believes_anew_is_said_once() -> None:
+    agent = Agent()
+    agent.host(placed_job())
+    agent.run()
+
+    def proposed(progress: float, at: float) -> list[MasterProposed]:
+        usage = Usage(key(), 1, progress=progress, progress_total=1_000.0)
+        outputs = agent.core.handle(at, 50.0, Beat(at, (usage,)))
+        return [message for message in said(outputs) if isinstance(message, MasterProposed)]
+
+    # The task runs since 100: a hundred units in a hundred seconds, so 900 seconds are left.
+    [first] = proposed(100.0, 200.0)
+    assert (first.node, first.job, first.generation, first.at) == (NODE, "1", 7, 200.0)
+    assert first.proposal.outlooks[0].remaining_s == 900.0
+    assert proposed(101.0, 201.0) == []
+    agent.tell(Disconnected())
+    assert proposed(500.0, 900.0) == []
