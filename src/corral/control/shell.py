@@ -1,6 +1,7 @@
 """The shell around the control core: one loop that turns inputs into durable facts and only then lets anything go.
 
     inbox -> core.handle ... core.settle -> core.drain -> one compare-and-append -> answers, commands, subscribers
+                                                                                 -> a market to solve somewhere else
 
 While an append is under way the inbox fills; the next batch takes all of it (group commit). When the store fails, the
 loop stops: nothing was acknowledged, and the state is rebuilt from the journal at the next start. From the moment in
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -20,13 +21,15 @@ import msgspec
 
 from corral.control.core import Answer, ControlCore, Input
 from corral.control.feed import Feed
-from corral.control.inputs import Fenced, Outcome
-from corral.model.errors import CorralError, Unavailable
+from corral.control.inputs import Fenced, Outcome, Solved
+from corral.model.errors import CorralError, SolverFault, Unavailable
 from corral.model.ids import JobId, NodeId, TenantId
+from corral.model.market import Market
 from corral.model.messages import TaskPhase, TaskReported
 from corral.ports.clock import Clock
 from corral.ports.engine import Engine, EngineSays
 from corral.ports.faults import FaultPoint, FaultPoints
+from corral.ports.solver import RoundWorker
 from corral.ports.store import Batch, JournalEntry, Store
 
 TICK_S = 0.5
@@ -43,10 +46,18 @@ class _Letter(msgspec.Struct):
 
 
 class ControlShell:
-    """Runs the core over a store and an engine."""
+    """Runs the core over a store and an engine. Without a ``solver`` there are no global rounds."""
 
     def __init__(
-        self, core: ControlCore, store: Store, engine: Engine, clock: Clock, faults: FaultPoints, *, last_seq: int
+        self,
+        core: ControlCore,
+        store: Store,
+        engine: Engine,
+        clock: Clock,
+        faults: FaultPoints,
+        *,
+        last_seq: int,
+        solver: RoundWorker | None = None,
     ) -> None:
         self.core = core
         self.clock = clock
@@ -65,7 +76,8 @@ class ControlShell:
         self._journal = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="store-read")
         self._snapshot_seq = last_seq
-        self._fencing: set[asyncio.Task[None]] = set()
+        self._solver = solver
+        self._aside: set[asyncio.Task[None]] = set()
 
     # ---- callers ---------------------------------------------------------------------------------------------------
 
@@ -169,10 +181,12 @@ class ControlShell:
             await self._die_after_answer(letters)
         for command in outcome.commands:
             self.engine.send(command)
+        for words in outcome.notices:
+            log.warning("%s", words)
         for node in outcome.fences:
-            task = asyncio.create_task(self._fence(node))
-            self._fencing.add(task)
-            task.add_done_callback(self._fencing.discard)
+            self._do_aside(self._fence(node))
+        if outcome.solve is not None and self._solver is not None:
+            self._do_aside(self._solve(self._solver, outcome.solve))
         await self._keep_house()
 
     async def _die_after_answer(self, letters: list[_Letter]) -> None:
@@ -196,6 +210,24 @@ class ControlShell:
         book = self.core.book
         found = book.state.jobs.get(job) or book.leaving.get(job)
         return found.spec.tenant if found is not None else None
+
+    def _do_aside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)
+
+    async def _solve(self, solver: RoundWorker, market: Market) -> None:
+        """Have a round solved. When that fails the pool goes on with the fill, and the next round tries again."""
+        version = market.snapshot.version
+        try:
+            solved = Solved(version, await solver.solve(market))
+        except SolverFault as error:
+            log.warning("no global round this time: %s", error)
+            solved = Solved(version)
+        except Exception:
+            log.exception("the global round on version %d was not solved", version)
+            solved = Solved(version)
+        self._put(_Letter(solved))
 
     async def _fence(self, node: NodeId) -> None:
         try:
@@ -221,6 +253,10 @@ class ControlShell:
     async def close(self) -> None:
         """Keep a last snapshot, let the threads go. Call it after ``run`` has ended."""
         self.accepting = False
+        for task in self._aside:
+            task.cancel()
+        if self._solver is not None:
+            await self._solver.close()
         if not self._ahead and self.failure is None and self.last_seq > self._snapshot_seq:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._journal, self._store.save_snapshot, self.last_seq, self.core.image())

@@ -129,6 +129,18 @@ class PathUnsafe(UsageError):
     code = "PATH_UNSAFE"
 
 
+class TraceUnreadable(UsageError):
+    """A trace, or a file that it needs, does not exist or cannot be read."""
+
+    code = "TRACE_UNREADABLE"
+
+
+class TraceInvalid(UsageError):
+    """A row of a trace is wrong; the message begins with its file, line and column."""
+
+    code = "TRACE_INVALID"
+
+
 class Unschedulable(UsageError):
     """No arrangement of this pool could ever run the job."""
 
@@ -288,10 +300,23 @@ class IllegalTransition(CorralError):
     code = "ILLEGAL_TRANSITION"
 
 
+class SimulationStuck(CorralError):
+    """A simulation cannot go on: jobs that can never run, or a policy that goes round in circles."""
+
+    code = "SIMULATION_STUCK"
+
+
 class EngineFault(CorralError):
     """An agent or the fork server broke the protocol or cannot be reached."""
 
     code = "ENGINE_FAULT"
+    retryable = True
+
+
+class SolverFault(CorralError):
+    """The process that solves global rounds failed or died; the next round starts it again."""
+
+    code = "SOLVER_FAULT"
     retryable = True
 
 

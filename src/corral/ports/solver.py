@@ -12,3 +12,13 @@ class Solver(Protocol):
 
     def __call__(self, market: Market) -> RoundPlan:
         """Return the plan of one round on ``market.snapshot``."""
+
+
+class RoundWorker(Protocol):
+    """Solves markets somewhere else, one at a time, while the event loop goes on."""
+
+    async def solve(self, market: Market) -> RoundPlan:
+        """Return the plan of one round. Raises ``SolverFault`` when the solver failed; the next call may work."""
+
+    async def close(self) -> None:
+        """Let go of whatever solves."""

@@ -52,6 +52,7 @@ from corral.runtime.options import DEFAULT_PORT
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import load_pool, save_pool
 from corral.runtime.settings import Settings, load_settings
+from corral.runtime.solver import SolverProcess
 from corral.runtime.supervisor import EXIT_CONFIG
 from corral.storage import SqliteStore
 
@@ -249,10 +250,12 @@ class Daemon:
     def _shell(self) -> ControlShell:
         epoch = self.store.acquire_leadership()
         recovered = self.store.recover()
-        core = ControlCore(recovered, control_config(self.settings), AppMasterCore, epoch)
+        config = control_config(self.settings)
+        core = ControlCore(recovered, config, AppMasterCore, epoch)
         engine = LocalEngine(self.paths.engine_socket, self.paths.root, NodeFiles())
         last = recovered.entries[-1].seq if recovered.entries else recovered.snapshot_seq
-        return ControlShell(core, self.store, engine, SteadyClock(core.book.state.at), self._faults(), last_seq=last)
+        clock, solver = SteadyClock(core.book.state.at), SolverProcess(config.scheduling)
+        return ControlShell(core, self.store, engine, clock, self._faults(), last_seq=last, solver=solver)
 
     def _faults(self) -> FaultPoints:
         directory = self.asked.fault_dir

@@ -29,6 +29,7 @@ from corral.model.tenant import Role, Tenant
 from corral.ports.engine import AgentGone, LogChunk, Sink
 from corral.ports.faults import FaultPoint
 from corral.ports.pool import Principal, Submission
+from corral.ports.solver import RoundWorker
 from corral.ports.store import Store
 from corral.storage import SqliteStore
 from tests.unit.control.machine import Machine, Run
@@ -223,6 +224,7 @@ class House:
         self.points = Points()
         self.engine = Machines(self.hands)
         self.store: Store = SqliteStore(state_dir / "corral.db")
+        self.solver: RoundWorker | None = None
         self.shell: ControlShell
         self.pool: ControllerPool
         self.running: asyncio.Task[None]
@@ -232,7 +234,9 @@ class House:
         epoch, recovered = self.store.acquire_leadership(), self.store.recover()
         last = recovered.entries[-1].seq if recovered.entries else recovered.snapshot_seq
         core = ControlCore(recovered, self.config, AppMasterCore, epoch)
-        self.shell = ControlShell(core, self.store, self.engine, self.hands, self.points, last_seq=last)
+        self.shell = ControlShell(
+            core, self.store, self.engine, self.hands, self.points, last_seq=last, solver=self.solver
+        )
         self.pool = ControllerPool(self.shell, self.store, Identity("0", 1, "http://pool", START))
         self.running = asyncio.create_task(self.shell.run())
         await self.engine.start(self.shell.hear)
