@@ -1,6 +1,6 @@
 """corral: many GPU servers, one pool.
 
-Importing the package costs nothing: `Client` is loaded when it is first asked for.
+Importing the package costs nothing: `Client` and `report_progress` are loaded when they are first asked for.
 """
 
 from __future__ import annotations
@@ -8,18 +8,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["Client", "__version__"]
+__all__ = ["Client", "__version__", "report_progress"]
 
 if TYPE_CHECKING:
-    from corral.client import Client
+    from corral.client import Client, report_progress
 else:
 
     def __getattr__(name: str) -> object:
-        """Load `corral.Client` on first use, so that `import corral` stays free of the HTTP stack."""
+        """Load a name on first use, so that `import corral` stays free of the HTTP stack."""
         if name == "Client":
             from corral.client import Client
 
             return Client
+        if name == "report_progress":
+            from corral.client.progress import report_progress
+
+            return report_progress
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:

@@ -39,9 +39,9 @@ def test_a_preempted_task_saves_itself_until_it_is_cancelled(scene: Scene, tmp_p
         world.engine.send(world.launch(1, script=script, checkpoint=CheckpointSpec("USR1", 3600.0)))
         await world.until_phase(1, TaskPhase.RUNNING)
         await world.until(ready.exists)
-        world.engine.send(replace(world.stop(1), reason="preempted"))
+        world.engine.send(replace(world.stop(1), reason="preempted", saving_s=3600.0))
         await world.until(saving.exists)
-        # Its grace is the same, and yet it must reach the task: the saving alone would take a minute.
+        # Its grace is the same, and yet it must reach the task: the saving alone would take an hour.
         world.engine.send(world.stop(1))
         ended = await world.until_phase(1, TaskPhase.ENDED)
         assert ended.exit is not None

@@ -42,14 +42,19 @@ def task_environment(
 
 
 def rendezvous(command: LaunchTask) -> dict[str, str]:
-    """Return how the ranks of a gang find each other, in the words of torchrun."""
+    """Return how the ranks of a gang find each other, in the words of torchrun.
+
+    ``WORLD_SIZE`` counts one process per device on all nodes: that of the size which an elastic job got.
+    """
     first = next((peer for peer in command.peers if peer.rank == 0), None)
+    nodes, per_node = max(1, len(command.peers)), max(1, len(command.placement.devices))
     return {
         "MASTER_ADDR": first.address if first is not None else "127.0.0.1",
         "MASTER_PORT": str(command.master_port),
         "NODE_RANK": str(command.task.rank),
-        "NNODES": str(max(1, len(command.peers))),
-        "NPROC_PER_NODE": str(max(1, len(command.placement.devices))),
+        "NNODES": str(nodes),
+        "NPROC_PER_NODE": str(per_node),
+        "WORLD_SIZE": str(nodes * per_node),
     }
 
 
@@ -91,6 +96,8 @@ def identity(command: LaunchTask, config: AgentConfig, task_dir: str) -> dict[st
         "CORRAL_OUTPUT_DIR": f"{job_dir}/output",
         "CORRAL_DATA_DIR": f"{config.state_dir}/nodes/{config.node}/data",
         "CORRAL_TASK_DIR": task_dir,
+        "CORRAL_NUM_NODES": str(max(1, len(command.peers))),
+        "CORRAL_NUM_GPUS": str(len(held)),
         "CORRAL_GPU_MILLI": str(sum(share.milli for share in held) if held else 0),
         DEVICES_NAME: ",".join(share.uuid for share in held),
     }

@@ -29,12 +29,16 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Stop a task: SIGTERM, ``grace_s`` seconds, SIGKILL. ``reason`` is the cause that its record will show."""
+    """Stop a task: SIGTERM, ``grace_s`` seconds, SIGKILL. ``reason`` is the cause that its record will show.
+
+    With ``saving_s`` above 0 it is first asked for a checkpoint, and has so long to end by itself.
+    """
 
     task: TaskKey
     incarnation: int
     reason: str
     grace_s: float
+    saving_s: float = 0.0
 
 
 class Record(msgspec.Struct, frozen=True):

@@ -19,7 +19,6 @@ from corral.agent.outputs import ExtendLease, Launch, Record, Stop
 from corral.agent.preparing import PreparationFailed, Preparer
 from corral.agent.running import News, NotifySocket, Running, StopOrder, unwatch_shim, watch_shim
 from corral.agent.shim import record
-from corral.agent.shim.ending import SAVING_MAX_S
 from corral.agent.shim.handle import TaskHandle, write_lease
 from corral.agent.threads import in_thread
 from corral.model.ids import DeviceId
@@ -170,11 +169,10 @@ class Runner:
         if running is None:
             return
         before = running.stop
-        running.stop = StopOrder(order.reason, order.grace_s)
+        running.stop = StopOrder(order.reason, order.grace_s, order.saving_s)
         if before is not None and before.kill_at is not None:
             # The same order comes again when the controller has not heard of the end: the patience runs on.
-            saving = before.reason == Cause.PREEMPTED != order.reason
-            if order.grace_s >= before.grace_s and not saving:
+            if order.grace_s >= before.grace_s and order.saving_s >= before.saving_s:
                 running.stop = before
                 return
             running.stop.kill_before = before.kill_at
@@ -185,13 +183,12 @@ class Runner:
         if order is None or running.ending or running.asked or order.kill_at is not None:
             return
         try:
-            told = TaskHandle(running.path).stop(order.reason, order.grace_s)
+            told = TaskHandle(running.path).stop(order.reason, order.grace_s, order.saving_s)
         except OSError as error:
             _log.warning("task %s cannot be told to stop: %s", running.marker, error)
             told = False
         if told:
-            saving_s = SAVING_MAX_S if order.reason == Cause.PREEMPTED else 0.0
-            kill_at = time.monotonic() + saving_s + order.grace_s + SHIM_PATIENCE_S
+            kill_at = time.monotonic() + order.saving_s + order.grace_s + SHIM_PATIENCE_S
             order.kill_at = kill_at if order.kill_before is None else min(kill_at, order.kill_before)
             return
         # A shim hears once it has written shim.json; one that is gone shows in its directory.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from corral.agent import processes
 from corral.agent.shim.log_reader import read_log
@@ -30,34 +31,59 @@ def sample(task: TaskKey, incarnation: int, directory: Path, shim: int | None) -
             rss_mib = pages * os.sysconf("SC_PAGE_SIZE") // _MIB
             ticks = _ticks(shim, _CHILDREN_TIMES) + sum(_ticks(stat.pid, _TIMES) for stat in members)
             cpu_s = ticks / os.sysconf("SC_CLK_TCK")
+    progress = read_progress(directory / PROGRESS)
     return Usage(
         task=task,
         incarnation=incarnation,
         rss_mib=rss_mib,
         cpu_s=cpu_s,
-        progress=read_progress(directory / PROGRESS),
+        progress=None if progress is None else progress.step,
         log_bytes=_log_bytes(directory),
+        progress_total=None if progress is None else progress.total,
+        checkpointed_at=None if progress is None else progress.saved,
     )
 
 
-def read_progress(path: Path) -> float | None:
-    """Return the last number in a progress file, ``None`` without one."""
+class Progress(NamedTuple):
+    """How far a task says it is, in its own units: the step, the last one, and the one that its checkpoint holds."""
+
+    step: float
+    total: float | None = None
+    saved: float | None = None
+
+
+def read_progress(path: Path) -> Progress | None:
+    """Return the last line of a progress file, ``STEP [TOTAL [SAVED]]``; ``None`` when there is none that says this.
+
+    The file is replaced as a whole, or lines are added to it.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return None
     try:
         size = os.fstat(descriptor).st_size
-        words = os.pread(descriptor, _PROGRESS_BYTES, max(0, size - _PROGRESS_BYTES)).split()
+        lines = os.pread(descriptor, _PROGRESS_BYTES, max(0, size - _PROGRESS_BYTES)).rstrip().splitlines()
     except OSError:
         return None
     finally:
         os.close(descriptor)
+    words = lines[-1].split() if lines else []
+    if not 1 <= len(words) <= len(Progress._fields):
+        return None
+    numbers = [_amount(word) for word in words]
+    step, total, saved = (*numbers, None, None)[: len(Progress._fields)]
+    if step is None:
+        return None
+    return Progress(step, total or None, None if saved is None else min(saved, step))
+
+
+def _amount(word: bytes) -> float | None:
     try:
-        value = float(words[-1]) if words else math.nan
+        value = float(word)
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    return value if math.isfinite(value) and value >= 0 else None
 
 
 def _log_bytes(directory: Path) -> int | None:

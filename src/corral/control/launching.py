@@ -65,8 +65,15 @@ STOP_CAUSE = {
 """What the end of a task is put down to when its gang was stopped."""
 
 
-def stops(job: Job, gang: Gang, reason: StopReason, *, epoch: int) -> list[StopTask]:
-    """Return the commands that stop every live rank of a gang."""
+POOL_STOP_SAVING_MAX_S = 60.0
+"""So long at most a pool that is stopped waits for the checkpoints of its jobs; who takes devices away waits longer."""
+
+
+def stops(job: Job, gang: Gang, reason: StopReason, *, epoch: int, pool_stops: bool = False) -> list[StopTask]:
+    """Return the commands that stop every live rank of a gang. One that is to go on elsewhere may save itself first."""
+    saving_s = 0.0
+    if reason is StopReason.PREEMPTED and job.spec.checkpoint is not None:
+        saving_s = min(job.spec.checkpoint.grace_s, POOL_STOP_SAVING_MAX_S if pool_stops else float("inf"))
     return [
         StopTask(
             node=task.placement.node,
@@ -75,6 +82,7 @@ def stops(job: Job, gang: Gang, reason: StopReason, *, epoch: int) -> list[StopT
             incarnation=gang.incarnation,
             reason=STOP_CAUSE[reason],
             grace_s=job.spec.grace_s,
+            saving_s=saving_s,
         )
         for task in gang.tasks
         if task.state.holds and task.placement is not None

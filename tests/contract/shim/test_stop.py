@@ -154,10 +154,10 @@ def test_a_program_that_saves_itself_in_time_ends_by_itself(world: ShimWorld) ->
 
 
 def test_a_preempted_task_saves_itself_before_it_is_terminated(world: ShimWorld) -> None:
-    handle = world.python(code=COUNTER, checkpoint_signal="USR1", checkpoint_grace_s=0.5)
+    handle = world.python(code=COUNTER, checkpoint_signal="USR1", checkpoint_grace_s=600)
     world.said(handle, "up")
-    assert handle.stop("preempted", 20)
-    assert handle.stop("preempted", 20)
+    assert handle.stop("preempted", 20, 0.5)
+    assert handle.stop("preempted", 20, 0.5)
     status = world.end(handle)
     assert (status["cause"], status["exit_code"]) == ("preempted", 3)
     assert log_of(handle).splitlines()[:3] == [b"up", b"saved", b"terminated"]
@@ -167,7 +167,7 @@ def test_a_preempted_task_that_saves_itself_gets_no_sigterm(world: ShimWorld) ->
     script = "trap 'echo bad' TERM; trap 'sleep 0.2; echo saved; exit 7' USR1; echo up; while :; do sleep 0.05; done"
     handle = world.launch(script=script, checkpoint_signal="USR1", checkpoint_grace_s=600)
     world.said(handle, "up")
-    assert handle.stop("preempted", 0)
+    assert handle.stop("preempted", 0, 600)
     status = world.end(handle)
     assert (status["cause"], status["exit_code"]) == ("preempted", 7)
     assert b"bad" not in log_of(handle)
@@ -176,14 +176,32 @@ def test_a_preempted_task_that_saves_itself_gets_no_sigterm(world: ShimWorld) ->
 def test_a_preempted_task_that_awaits_no_checkpoint_ends_at_once(world: ShimWorld) -> None:
     handle = world.launch(argv=["sleep", "60"], checkpoint_signal="USR1", checkpoint_grace_s=600)
     world.wait_event("started")
-    assert handle.stop("preempted", 600)
+    assert handle.stop("preempted", 600, 600)
     assert world.end(handle, 20)["signal"] == signal.SIGTERM
+
+
+def test_a_preempted_task_that_saves_nothing_is_not_asked_to(world: ShimWorld) -> None:
+    handle = world.python(code=COUNTER, checkpoint_signal="USR1", checkpoint_grace_s=600)
+    world.said(handle, "up")
+    assert handle.stop("preempted", 600, 0)
+    assert world.end(handle, 20)["exit_code"] == 3
+    assert log_of(handle).splitlines()[:2] == [b"up", b"terminated"]
+
+
+def test_a_preempted_task_that_neither_ends_nor_listens_is_killed_after_both_graces(world: ShimWorld) -> None:
+    code = "import signal, time\nfor n in (10, 15): signal.signal(n, lambda *_: print('heard', flush=True))\n"
+    handle = world.python(code=code + "print('up', flush=True)\nwhile True: time.sleep(0.05)", checkpoint_signal="USR1")
+    world.said(handle, "up")
+    assert handle.stop("preempted", 0.2, 0.2)
+    status = world.end(handle)
+    assert (status["cause"], status["signal"]) == ("preempted", signal.SIGKILL)
+    assert log_of(handle).splitlines()[:3] == [b"up", b"heard", b"heard"]
 
 
 def test_a_cancellation_cuts_the_saving_short(world: ShimWorld) -> None:
     handle = world.python(code=COUNTER, checkpoint_signal="USR1", checkpoint_grace_s=600)
     world.said(handle, "up")
-    assert handle.stop("preempted", 20)
+    assert handle.stop("preempted", 20, 600)
     world.said(handle, "saved")
     assert handle.stop("cancelled", 20)
     assert world.end(handle, 20)["exit_code"] == 3

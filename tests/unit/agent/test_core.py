@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from corral.agent.core import AgentCore
 from corral.agent.inputs import (
@@ -164,6 +165,8 @@ def test_a_stop_is_passed_on_with_its_cause() -> None:
     agent.command(launch(key()))
     assert agent.command(stop(key(), reason="preempted")) == [Stop(key(), 1, "preempted", 3.0)]
     assert agent.command(stop(key(), reason="because")) == [Stop(key(), 1, "cancelled", 3.0)]
+    saving = replace(stop(key(), reason="preempted"), saving_s=600.0)
+    assert agent.command(saving) == [Stop(key(), 1, "preempted", 3.0, 600.0)]
 
 
 def test_an_acknowledgement_of_a_running_task_changes_nothing() -> None:

@@ -33,7 +33,15 @@ def placement(*uuids: DeviceId, milli: int = 1000) -> Placement:
 def test_ranks_find_each_other_as_torchrun_expects() -> None:
     env = environment(peers=(Peer(0, NODE, "10.0.0.1"), Peer(1, NODE, "10.0.0.2")), master_port=20007)
     assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("10.0.0.1", "20007")
-    assert (env["NODE_RANK"], env["NNODES"], env["NPROC_PER_NODE"]) == ("1", "2", "1")
+    assert (env["NODE_RANK"], env["NNODES"], env["NPROC_PER_NODE"], env["WORLD_SIZE"]) == ("1", "2", "1", "2")
+
+
+def test_a_task_is_told_the_size_that_it_got() -> None:
+    three = tuple(Peer(rank, NODE, "10.0.0.1") for rank in range(3))
+    env = environment(peers=three, placement=placement(GPU, OTHER_GPU))
+    assert (env["CORRAL_NUM_NODES"], env["CORRAL_NUM_GPUS"], env["WORLD_SIZE"]) == ("3", "2", "6")
+    env = environment(placement=placement())
+    assert (env["CORRAL_NUM_NODES"], env["CORRAL_NUM_GPUS"], env["WORLD_SIZE"]) == ("1", "0", "1")
 
 
 def test_devices_are_named_by_uuid() -> None:

@@ -17,7 +17,7 @@ BUSY = "import time; held = bytearray(60 << 20)\nwhile time.process_time() < 0.5
 
 def test_a_task_s_processes_are_measured_together(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"x" * 123)
-    (tmp_path / "progress").write_text("1\n2.5\n")
+    (tmp_path / "progress").write_text("1\n2.5 10 2\n")
     # In place of the shim: a process with one child.
     shim = subprocess.Popen(
         [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY!r}])"],
@@ -32,7 +32,8 @@ def test_a_task_s_processes_are_measured_together(tmp_path: Path) -> None:
         assert sample.cpu_s is not None
         assert 60 <= sample.rss_mib <= 200
         assert 0.4 <= sample.cpu_s <= 10.0
-        assert (sample.progress, sample.log_bytes) == (2.5, 123)
+        assert (sample.progress, sample.progress_total, sample.checkpointed_at) == (2.5, 10.0, 2.0)
+        assert sample.log_bytes == 123
         members = Members()
         members.add("1.0.0.1", shim.pid)
         assert members.known() == []
@@ -56,17 +57,26 @@ def test_a_child_is_known_before_anybody_looks() -> None:
     "content, expected",
     [
         (b"", None),
-        (b"0.25", 0.25),
-        (b"1 2 3\n", 3.0),
-        (b"step 7\n", 7.0),
+        (b"\n \n", None),
+        (b"0.25", (0.25, None, None)),
+        (b"0\n", (0.0, None, None)),
+        (b"3 100\n", (3.0, 100.0, None)),
+        (b"3 100 2\n", (3.0, 100.0, 2.0)),
+        (b"3 - 2\n", (3.0, None, 2.0)),
+        (b"3 0\n", (3.0, None, None)),
+        (b"3 100 7\n", (3.0, 100.0, 3.0)),
+        (b"1 2 3 4\n", None),
+        (b"step 7\n", None),
         (b"nan", None),
-        (b"inf", None),
+        (b"inf 3", None),
+        (b"-1", None),
+        (b"5 nan 4", (5.0, None, 4.0)),
         (b"done", None),
         (b"\xff\xfe", None),
-        (b"9\n" * 10_000 + b"10\n", 10.0),
+        (b"9\n" * 10_000 + b"10 20\n", (10.0, 20.0, None)),
     ],
 )
-def test_progress_is_the_last_number(tmp_path: Path, content: bytes, expected: float | None) -> None:
+def test_progress_is_the_last_line(tmp_path: Path, content: bytes, expected: tuple[float | None, ...] | None) -> None:
     path = tmp_path / "progress"
     path.write_bytes(content)
     assert usage.read_progress(path) == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from typing import NamedTuple
 
 # The causes that a status can name; a stop order may bring others (gang-stopped, device-failed ...).
 EXITED = "exited"
@@ -22,11 +23,6 @@ SHIM_LOST = "shim-lost"
 
 # Ends that are the program's own: the log needs no word about them.
 OWN = (EXITED, SIGNAL)
-
-# A stop with this reason asks for a checkpoint first: the task is going to be started again.
-PREEMPTED = "preempted"
-# So long at most such a stop waits for it, however long the checkpoint's own grace is.
-SAVING_MAX_S = 60.0
 
 _REASON = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
@@ -71,18 +67,32 @@ class Ending:
         self.kill_at = moment if self.kill_at is None else min(self.kill_at, moment)
 
 
-def read_stop(order: dict[str, object] | None, grace_s: float) -> tuple[str, str, float]:
-    """Return cause, message and grace in seconds of a stop order (``stop.json``); ``None`` stands for its absence.
+class StopOrder(NamedTuple):
+    """Why and how a task is to end: after ``saving_s`` for a checkpoint SIGTERM, after ``grace_s`` SIGKILL."""
+
+    cause: str
+    message: str
+    grace_s: float
+    saving_s: float = 0.0
+
+
+def read_stop(order: dict[str, object] | None, grace_s: float) -> StopOrder:
+    """Return a stop order (``stop.json``); ``None`` stands for its absence.
 
     An order without a usable grace gets ``grace_s``, one without a usable reason is a cancellation.
     """
     if order is None:
-        return NODE_LOST, "SIGTERM came without a stop order, as when the machine shuts down", grace_s
+        message = "SIGTERM came without a stop order, as when the machine shuts down"
+        return StopOrder(NODE_LOST, message, grace_s)
     reason = order.get("reason")
     cause = reason if isinstance(reason, str) and _REASON.fullmatch(reason) else CANCELLED
-    given = order.get("grace_s")
+    given, saving = _seconds(order.get("grace_s")), _seconds(order.get("saving_s"))
+    return StopOrder(cause, f"stopped: {cause}", grace_s if given is None else given, saving or 0.0)
+
+
+def _seconds(given: object) -> float | None:
     usable = isinstance(given, int | float) and not isinstance(given, bool) and given >= 0
-    return cause, f"stopped: {cause}", float(given) if usable else grace_s  # type: ignore[arg-type] # checked above
+    return float(given) if usable else None  # type: ignore[arg-type] # checked above
 
 
 def describe_exit(code: int | None) -> str:

@@ -56,13 +56,14 @@ class TaskHandle:
         """Return ``status.json``: how the task ended; ``None`` while it has not, or when its shim was killed."""
         return _read(self.directory / record.STATUS)
 
-    def stop(self, reason: str, grace_s: float) -> bool:
+    def stop(self, reason: str, grace_s: float, saving_s: float = 0.0) -> bool:
         """Order the task to end: SIGTERM, ``grace_s`` seconds, SIGKILL. Return whether the shim was told.
 
+        With ``saving_s`` above 0 it is first asked for a checkpoint, and has so long to end by itself.
         It was not when it is gone, or so young that it has not written ``shim.json``: then ask again while it lives.
         A later order with less grace shortens the first one.
         """
-        _replace(self.directory / record.STOP, json.dumps({"reason": reason, "grace_s": grace_s}))
+        _replace(self.directory / record.STOP, json.dumps({"reason": reason, "grace_s": grace_s, "saving_s": saving_s}))
         return self._signal(signal.SIGTERM)
 
     def checkpoint(self) -> bool:

@@ -272,20 +272,19 @@ class Shim:
 
     def _on_signals(self, arrived: frozenset[int], now: float) -> None:
         if signal.SIGTERM in arrived:
-            cause, message, grace_s = endings.read_stop(record.read(self._directory, record.STOP), self._spec.grace_s)
-            self._ending.request(cause, message, now, grace_s, saving_s=self._saving_s(cause))
+            order = endings.read_stop(record.read(self._directory, record.STOP), self._spec.grace_s)
+            saving_s = self._saving_s(order.saving_s)
+            self._ending.request(order.cause, order.message, now, order.grace_s, saving_s=saving_s)
         if signal.SIGUSR1 in arrived:
             self._tell("checkpoint")
         if signal.SIGCHLD in arrived:
             self._reap()
 
-    def _saving_s(self, cause: str) -> float:
+    def _saving_s(self, wanted_s: float) -> float:
         """Ask a task that is stopped to be started again for a checkpoint; return how long it may take for it."""
-        if cause != endings.PREEMPTED:
+        if not wanted_s or (self._ending.kill_at is None and not self._tell("checkpoint")):
             return 0.0
-        if self._ending.kill_at is None and not self._tell("checkpoint"):
-            return 0.0
-        return min(self._spec.checkpoint_grace_s, endings.SAVING_MAX_S)
+        return wanted_s
 
     def _reap(self) -> None:
         for ended in self._tree.reap():

@@ -49,8 +49,13 @@ def test_an_end_that_has_come_kills_nobody() -> None:
 def test_a_stop_order_is_understood_as_far_as_it_makes_sense(
     order: dict[str, Any] | None, cause: str, grace_s: float
 ) -> None:
-    assert read_stop(order, 7.0)[0] == cause
-    assert read_stop(order, 7.0)[2] == grace_s
+    assert read_stop(order, 7.0).cause == cause
+    assert (read_stop(order, 7.0).grace_s, read_stop(order, 7.0).saving_s) == (grace_s, 0.0)
+
+
+@pytest.mark.parametrize("said, saving_s", [(600, 600.0), (0.5, 0.5), (0, 0.0), (-1, 0.0), ("long", 0.0), (True, 0.0)])
+def test_a_stop_order_says_how_long_a_checkpoint_may_take(said: object, saving_s: float) -> None:
+    assert read_stop({"reason": "preempted", "grace_s": 3, "saving_s": said}, 7.0).saving_s == saving_s
 
 
 def test_every_cause_is_one_that_the_model_knows() -> None:
