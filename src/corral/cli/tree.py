@@ -46,6 +46,7 @@ LEAVES: dict[str, Leaf] = {
     "tenant": Leaf("tenant", "tenant", ADMIN),
     "token": Leaf("token", "token", ADMIN),
     "usage": Leaf("tenant", "usage", ADMIN),
+    "sim": Leaf("sim", "sim", ADMIN),
 }
 
 StateDir = Annotated[

@@ -1,0 +1,1 @@
+"""Readers of traces: every format becomes a :class:`corral.sim.workload.Workload`."""

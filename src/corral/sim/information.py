@@ -1,0 +1,110 @@
+"""What a job tells its scheduler of what the trace knows: four levels, never mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from corral.model.ask import JobAsk
+from corral.model.experience import WorkSpec
+from corral.model.job import CheckpointSpec
+from corral.model.resources import MILLI, NodeSpec
+from corral.sim.cluster import largest_node, models_of
+from corral.sim.workload import ANY_MODEL, TraceJob, Workload
+
+FRACTION = 1.0
+"""At the level ``progress`` the work of every job is 1: its tasks report the fraction that is done."""
+
+
+class Information(StrEnum):
+    """What the jobs declare and report.
+
+    ``blind``: nothing but their size. ``progress``: the fraction done, once they have run for five minutes.
+    ``declared``: what their users could say, the total of steps and the throughput table, where the trace has them;
+    they report steps. ``oracle``: the same from the true durations of traces that count no steps.
+    """
+
+    BLIND = "blind"
+    PROGRESS = "progress"
+    DECLARED = "declared"
+    ORACLE = "oracle"
+
+    @property
+    def reports(self) -> bool:
+        """Return whether running tasks report how far they are."""
+        return self is not Information.BLIND
+
+
+class Teller:
+    """Turns the jobs of one workload into what is submitted to the control core."""
+
+    def __init__(
+        self, workload: Workload, nodes: Sequence[NodeSpec], level: Information, restart_cost_s: float
+    ) -> None:
+        self._workload = workload
+        self._nodes = nodes
+        self._models = models_of(nodes)
+        self._level = level
+        self._restart_cost_s = restart_cost_s
+        self._largest: dict[str | None, int] = {}
+
+    def ask(self, job: TraceJob) -> JobAsk:
+        """Return the submission of a job."""
+        ranks, per_rank = self._shape(job, job.devices[0])
+        node_counts: tuple[int, ...] = ()
+        gpu_counts: tuple[int, ...] = ()
+        if len(job.devices) > 1 and ranks == 1:
+            gpu_counts = job.devices
+        elif len(job.devices) > 1:
+            ranks, per_rank = job.devices[0], 1
+            node_counts = job.devices
+        return JobAsk(
+            name=job.name,
+            tenant=job.tenant,
+            argv=("train",),
+            gpu_milli=job.milli if job.milli is not None else per_rank * MILLI,
+            gpu_model=job.model,
+            num_nodes=ranks,
+            gpu_counts=gpu_counts,
+            node_counts=node_counts,
+            priority=job.priority,
+            max_duration_s=job.declared_s if self._level is not Information.BLIND else None,
+            max_restarts=0,
+            checkpoint=CheckpointSpec(),
+            restart_cost_s=self._restart_cost_s,
+            work=self._work(job),
+        )
+
+    def total(self, job: TraceJob) -> float:
+        """Return the amount of work in the units in which its tasks report."""
+        return FRACTION if self._level is Information.PROGRESS else job.work
+
+    def _shape(self, job: TraceJob, devices: int) -> tuple[int, int]:
+        """Return the ranks and the devices of each: as few ranks as the largest node allows."""
+        largest = self._largest.get(job.model)
+        if largest is None:
+            largest = self._largest[job.model] = max(1, largest_node(self._nodes, job.model))
+        per_rank = next(size for size in range(min(largest, devices), 0, -1) if devices % size == 0)
+        return devices // per_rank, per_rank
+
+    def _work(self, job: TraceJob) -> WorkSpec | None:
+        claims = self._claims(job) if job.steps else {}
+        match self._level:
+            case Information.BLIND if self._workload.table_known:
+                return WorkSpec(family=job.family, throughput=claims)
+            case Information.BLIND:
+                return None
+            case Information.PROGRESS:
+                return WorkSpec(total=FRACTION, family=job.family)
+            case Information.DECLARED:
+                return WorkSpec(total=job.work, family=job.family, throughput=claims) if job.steps else None
+            case Information.ORACLE:
+                return WorkSpec(total=job.work, family=job.family, throughput=self._claims(job))
+
+    def _claims(self, job: TraceJob) -> dict[str, float]:
+        claims: dict[str, float] = {}
+        for name, rate in job.speeds.items():
+            model, _, devices = name.partition(":")
+            for each in self._models if model == ANY_MODEL else (model,):
+                claims[f"{each}:{devices}" if devices else each] = rate
+        return claims

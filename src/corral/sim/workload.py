@@ -1,0 +1,70 @@
+"""What a trace asks for, in one form for all formats: jobs with their true work and how fast they go where."""
+
+from __future__ import annotations
+
+import msgspec
+
+from corral.model.ids import DEFAULT_TENANT, TenantId
+
+ANY_MODEL = "*"
+
+CANNOT = 1e-6
+"""What is left of a job's best speed where a trace knows none (its memory does not fit): as good as nothing."""
+
+
+class TraceJob(msgspec.Struct, frozen=True):
+    """One job of a trace. Times in seconds since the beginning of the trace.
+
+    It does ``work`` units in all. ``speeds`` are units per second by device model and number of devices of the whole
+    gang (``"V100:4"``), by model alone (``"V100"``) or for all (``"*"``). ``devices`` are its sizes, the largest first;
+    a rigid job has one. ``declared_s`` is a duration that its user declared. ``steps`` says that ``work`` counts
+    something that a user could declare; otherwise it is the duration itself.
+    """
+
+    name: str
+    arrival_s: float
+    devices: tuple[int, ...]
+    work: float
+    speeds: dict[str, float] = msgspec.field(default_factory=lambda: {ANY_MODEL: 1.0})
+    steps: bool = False
+    family: str | None = None
+    tenant: TenantId = DEFAULT_TENANT
+    weight: float = 1.0
+    priority: int = 0
+    model: str | None = None
+    declared_s: float | None = None
+    milli: int | None = None
+
+    def speed(self, model: str, devices: int) -> float:
+        """Return units of work per second on ``devices`` of a model, next to nothing where it cannot run."""
+        for name in (f"{model}:{devices}", model, f"{ANY_MODEL}:{devices}", ANY_MODEL):
+            if name in self.speeds:
+                return self.speeds[name]
+        return max(self.speeds.values()) * CANNOT
+
+    def alone_s(self, models: tuple[str, ...], devices: int) -> float:
+        """Return the seconds that it takes alone on its largest size of at most ``devices``, on the best model.
+
+        A rigid job, and an elastic one whose sizes are all larger, runs on its smallest size.
+        """
+        size = next((size for size in self.devices if size <= devices), self.devices[-1])
+        return self.work / max(self.speed(model, size) for model in models if self.model in (None, model))
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """The jobs of one trace in the order of their arrival.
+
+    ``round_s``, ``restart_cost_s`` and ``freed_idle`` are what the experiments on such traces assume: the time between
+    rounds, what a preempted job loses, and whether a device that comes free inside a round stays idle until its end.
+    ``table_known`` says that the throughputs belong to the experiment: every policy knows them, a blind one too.
+    ``origin_s`` is the time of the trace's own clock at which it begins, ``left_out`` the rows that it does not use.
+    """
+
+    source: str
+    jobs: tuple[TraceJob, ...]
+    round_s: float = 60.0
+    restart_cost_s: float = 30.0
+    freed_idle: bool = False
+    table_known: bool = False
+    origin_s: float = 0.0
+    left_out: int = 0
