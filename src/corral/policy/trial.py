@@ -51,10 +51,11 @@ class Room:
         """Give back (``sign`` 1) or take (-1) what a placement holds. Unknown devices are passed over."""
         self.cpus_milli += sign * placement.cpus_milli
         self.memory_mib += sign * placement.memory_mib
-        for share in placement.devices:
-            for i, device in enumerate(self.offer.devices):
-                if device.uuid == share.uuid:
-                    self.free[i] = min(MILLI, self.free[i] + sign * share.milli)
+        wanted = {share.uuid: share.milli for share in placement.devices}
+        for i, device in enumerate(self.offer.devices):
+            milli = wanted.get(device.uuid)
+            if milli is not None:
+                self.free[i] = min(MILLI, self.free[i] + sign * milli)
 
 
 class Keep:
