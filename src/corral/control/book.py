@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.control.accounts import finished_row, lost_rows, usage_rows
 from corral.control.board import Board
 from corral.control.config import ControlConfig
-from corral.control.inputs import Outcome
+from corral.control.experience import Experience, ExperienceImage
+from corral.control.forecasts import Forecasts
+from corral.control.inputs import AskProposer, Outcome
 from corral.control.launching import launch, stops
 from corral.control.ledger import Ledger, LedgerImage
 from corral.control.masters import Host, Masters
 from corral.control.observed import Observed
+from corral.control.outlooks import after_run, shape_of
 from corral.control.standings import Average, Standings
 from corral.control.waiting import Waiting, satisfies
 from corral.model.errors import IllegalTransition
@@ -51,7 +55,7 @@ from corral.model.messages import (
     HostMaster,
     TellMaster,
 )
-from corral.model.offer import Proposal
+from corral.model.offer import Outlook, Proposal
 from corral.model.resources import Amount
 from corral.model.state import PoolState
 from corral.model.transitions import copy_job, fold
@@ -65,11 +69,12 @@ Told = TaskStarted | TaskEnded | GangStopping | JobCancelRequested
 
 
 class Image(msgspec.Struct):
-    """What a snapshot of the store holds: the fold of the journal, the decayed averages and the ledger."""
+    """What a snapshot of the store holds: the fold of the journal, decayed averages, the ledger, what was learnt."""
 
     state: PoolState
     averages: dict[TenantId, Average]
     ledger: LedgerImage = msgspec.field(default_factory=lambda: LedgerImage({}, []))
+    experience: ExperienceImage = ExperienceImage()
 
 
 class Book:
@@ -81,6 +86,8 @@ class Book:
         self.state = image.state
         self.standings = Standings(config.scheduling.usage_half_life_s, image.averages)
         self.ledger = Ledger(image.ledger)
+        self.experience = Experience(image.experience)
+        self.forecasts = Forecasts()
         self.board = Board(self.state, config.scheduling)
         self.waiting = Waiting()
         self.masters = Masters(factory, epoch)
@@ -94,6 +101,7 @@ class Book:
         self._usage: list[UsageRow] = []
         self._fences: list[NodeId] = []
         self._notices: list[str] = []
+        self._asks: list[AskProposer] = []
         self._solve: Market | None = None
         for job in self.state.jobs.values():
             self.waiting.refresh_job(job)
@@ -107,7 +115,7 @@ class Book:
 
     def image(self) -> Image:
         """Return what a snapshot keeps."""
-        return Image(self.state, self.standings.averages, self.ledger.image)
+        return Image(self.state, self.standings.averages, self.ledger.image, self.experience.image())
 
     def drain(self) -> Outcome:
         """Return and clear what was collected since the last call."""
@@ -119,9 +127,12 @@ class Book:
             tuple(self._fences),
             self._solve,
             tuple(self._notices),
+            tuple(self._asks),
         )
-        for collected in (self._facts, self._commands, self._finished, self._usage, self._fences, self._notices):
+        for collected in (self._facts, self._commands, self._finished, self._usage, self._fences):
             collected.clear()
+        self._notices.clear()
+        self._asks.clear()
         self._solve = None
         return outcome
 
@@ -146,12 +157,29 @@ class Book:
         """Tell the administrator something that he should find in the log."""
         self._notices.append(words)
 
+    def ask(self, offer: AskProposer) -> None:
+        """Ask a job's own proposer."""
+        self._asks.append(offer)
+
     def propose(self, now: float, job: Job, proposal: Proposal) -> None:
-        """Take a job's bids, for the gangs that wait and for those that run."""
+        """Take a job's bids, for the gangs that wait and for those that run; what is known of gangs stays known."""
+        known = self.waiting.proposals.get(job.id)
+        if known is not None and known.outlooks:
+            proposal = replace(proposal, outlooks={**known.outlooks, **proposal.outlooks})
         self.waiting.propose(job, proposal, now)
         for gang in job.gangs.values():
             if gang.live:
                 self._hold(job, gang)
+
+    def believe(self, job: Job, outlooks: Mapping[int, Outlook]) -> None:
+        """Take in what is believed of some gangs of a job that has made its bids."""
+        known = self.waiting.proposals.get(job.id)
+        if known is None or not outlooks:
+            return
+        self.waiting.proposals[job.id] = replace(known, outlooks={**known.outlooks, **outlooks})
+        for index in outlooks:
+            if job.gangs[index].live:
+                self._hold(job, job.gangs[index])
 
     def _hold(self, job: Job, gang: Gang) -> None:
         waiting = self.waiting
@@ -176,10 +204,13 @@ class Book:
         job = self.state.jobs.get(name) if name is not None else None
         before = self.state.tenant_held.get(job.spec.tenant, Amount()) if job is not None else Amount()
         lost = self._lost_by(job, fact) if job is not None and isinstance(fact, GangRequeued) else ()
+        left = self._left_of(job, fact) if job is not None and isinstance(fact, GangRequeued) else None
         dependents = self.state.dependents.get(fact.job, ()) if isinstance(fact, JobEnded) else ()
         fold(self.state, fact)
         if isinstance(fact, JobSubmitted):
             job = self.state.jobs[fact.job]
+        if job is not None and isinstance(fact, GangRequeued) and left is not None:
+            self.believe(job, {fact.gang: left})
         if job is not None and isinstance(fact, JobEvent):
             if isinstance(fact, GangPlaced | TaskEnded):
                 self.standings.advance(job.spec.tenant, before, self.board.capacity, fact.at)
@@ -202,6 +233,14 @@ class Book:
         gang = job.gangs.get(fact.gang)
         return tuple(lost_rows(job.spec.tenant, gang, fact.at)) if gang is not None else ()
 
+    def _left_of(self, job: Job, fact: GangRequeued) -> Outlook | None:
+        """Return what is left of a gang that is requeued; the fold forgets what it ran on."""
+        gang = job.gangs.get(fact.gang)
+        if gang is None:
+            return None
+        shape = shape_of(job, gang, self.state.nodes)
+        return after_run(job, gang, self.waiting.proposals.get(job.id), shape, fact.at)
+
     def _project(self, job: Job, fact: JobEvent, dependents: Iterable[JobId]) -> None:
         if isinstance(fact, GangPlaced | TaskEnded):
             gang = job.gangs[fact.gang]
@@ -213,6 +252,12 @@ class Book:
         if isinstance(fact, GangStopping):
             self._hold(job, job.gangs[fact.gang])
             self.ledger.preempted(job, fact)
+        if isinstance(fact, GangPlaced):
+            self.forecasts.started(job.gang_key(fact.gang), fact.at)
+        elif isinstance(fact, GangEnded):
+            self.forecasts.dropped(job.gang_key(fact.gang))
+        if isinstance(fact, GangEnded):
+            self.experience.ended(job, job.gangs[fact.gang], fact.at)
         if isinstance(fact, GangPlaced | GangRequeued | GangEnded):
             self.waiting.refresh(job, fact.gang)
         elif isinstance(fact, JobSubmitted | JobCancelRequested):
@@ -229,6 +274,7 @@ class Book:
         if isinstance(fact, TenantRemoved):
             self.standings.forget(fact.tenant)
             self.ledger.forget(fact.tenant)
+            self.experience.forget(fact.tenant)
         elif isinstance(fact, NodeJoined):
             self.board.touch(fact.spec.id)
             self.board.nodes_changed()
@@ -247,7 +293,9 @@ class Book:
             case TaskEnded():
                 self._task_ended(job, fact)
             case GangStopping():
-                for stop in stops(job, job.gangs[fact.gang], fact.reason, epoch=self.epoch):
+                # Who preempts says for whom; a pool that stops has nobody to name.
+                pool_stops = fact.preemption is None
+                for stop in stops(job, job.gangs[fact.gang], fact.reason, epoch=self.epoch, pool_stops=pool_stops):
                     self.send(stop)
             case JobEnded():
                 self._job_ended(job)

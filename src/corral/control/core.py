@@ -18,6 +18,7 @@ from corral.control.inputs import Administer, Cancel, Fenced, Outcome, Quiesce, 
 from corral.control.intake import Intake
 from corral.control.liveness import Liveness
 from corral.control.rounds import Rounds
+from corral.control.scene import scene_of
 from corral.model.errors import Refusal, StoreCorrupt
 from corral.model.ids import DEFAULT_QUEUE, DEFAULT_TENANT, JobId
 from corral.model.job import StopReason
@@ -108,6 +109,8 @@ class ControlCore:
     def tick(self, now: float) -> None:
         """Let time pass."""
         self.book.sample_shares(now)
+        if self.book.waiting.count() and self.book.forecasts.due(now):
+            self.book.forecasts.sample(scene_of(self.book, self.cycle.reservations, now))
         self.liveness.tick(now)
 
     def drain(self) -> Outcome:

@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from corral.control.core import ControlCore
 from corral.control.reports import node_state
+from corral.control.scene import scene_of
 from corral.model.ids import GangKey, TenantId
 from corral.model.job import DependencyKind, Gang, Job, JobState, TaskState
 from corral.model.offer import Candidate
 from corral.model.report import QueueLine, WhyReport
-from corral.model.resources import MILLI, Amount
-from corral.model.state import Node
-from corral.policy.explain import explain_pending, queue_lines
-from corral.policy.outlook import Absence, Scene
-
-
-def scene_of(core: ControlCore, now: float) -> Scene:
-    """Return everything that an explanation looks at."""
-    book = core.book
-    absent: list[Absence] = []
-    offered = book.board.offers()
-    for name, node in sorted(book.state.nodes.items()):
-        if name in offered:
-            continue
-        usable = MILLI * sum(1 for d in node.spec.devices if d.uuid not in node.failed)
-        total = Amount(usable, node.spec.cpus_milli, node.spec.memory_mib)
-        absent.append(Absence(name, total, _absence_words(core, node, now)))
-    return Scene(
-        snapshot=book.board.snapshot(now),
-        pending=book.waiting.index,
-        standings=book.standings.of_tenants(book.state, book.board.capacity, now),
-        queues=book.standings.of_queues(book.state),
-        reservations=core.cycle.reservations,
-        absent=tuple(absent),
-        config=book.config.scheduling,
-    )
-
-
-def _absence_words(core: ControlCore, node: Node, now: float) -> str:
-    if node.cordoned:
-        return "cordoned" + (f": {node.cordon_reason}" if node.cordon_reason else "")
-    if node.lost:
-        return "lost: no contact"
-    heard = core.book.observed.contact(node.spec.id).heard_at
-    return "never heard of since the start" if heard is None else f"silent for {now - heard:.0f} s"
+from corral.policy.explain import explain_pending, price_terms, queue_lines
 
 
 def why(core: ControlCore, job: Job, gang: int | None, now: float, viewer: TenantId | None) -> WhyReport:
@@ -63,7 +32,12 @@ def why(core: ControlCore, job: Job, gang: int | None, now: float, viewer: Tenan
     candidate: Candidate | None = core.book.waiting.index.get(GangKey(job.id, index))
     if candidate is None:
         return _line(job, one, "is about to be offered the pool")
-    return explain_pending(scene_of(core, now), candidate, viewer)
+    report = explain_pending(scene_of(core.book, core.cycle.reservations, now), candidate, viewer)
+    return replace(
+        report,
+        terms=price_terms(core.rounds.plan, core.rounds.planned_at, candidate),
+        quality=core.book.forecasts.quality(),
+    )
 
 
 def _dependency_words(job: Job) -> str:
@@ -117,6 +91,6 @@ def _running_words(core: ControlCore, job: Job, gang: Gang) -> str:
 
 def queue(core: ControlCore, now: float, limit: int, viewer: TenantId | None) -> tuple[QueueLine, ...]:
     """Return pending gangs in the order in which they are considered."""
-    scene = scene_of(core, now)
+    scene = scene_of(core.book, core.cycle.reservations, now)
     names = {job.id: job.spec.name for job in core.book.state.jobs.values()}
     return queue_lines(scene, limit, names, viewer)

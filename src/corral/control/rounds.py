@@ -30,7 +30,7 @@ Mark = tuple[int, int]
 
 
 class Rounds:
-    """Global rounds over the book. ``plan`` is the last one, ``ruling`` what counted of it."""
+    """Global rounds over the book. ``plan`` is the last one, of ``planned_at``, ``ruling`` what counted of it."""
 
     def __init__(self, book: Book, cycle: Cycle, liveness: Liveness) -> None:
         self._book = book
@@ -40,6 +40,7 @@ class Rounds:
         self._last_at: float | None = None
         self._mark: Mark = (-1, -1)
         self.plan = RoundPlan(0)
+        self.planned_at = 0.0
         self.ruling = Ruling((), (), {})
 
     def start(self, now: float) -> None:
@@ -162,7 +163,7 @@ class Rounds:
         if answer.plan is None or self._cycle.paused:
             return
         book = self._book
-        self.plan = answer.plan
+        self.plan, self.planned_at = answer.plan, now
         self.ruling = ruling = verify_plan(
             answer.plan,
             book.board.snapshot(now),

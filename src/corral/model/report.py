@@ -58,6 +58,33 @@ class StartEstimate(msgspec.Struct, frozen=True):
     basis: str
 
 
+class ForecastQuality(msgspec.Struct, frozen=True):
+    """How good expected starts were: of the last ``forecasts`` the part ``inside`` (0..1) came within their range.
+
+    ``off_s`` is the median distance of the start from the middle of the range, in seconds.
+    """
+
+    forecasts: int
+    inside: float
+    off_s: float
+
+
+class PriceTerms(msgspec.Struct, frozen=True):
+    """Why a gang did not win the last global round, which was at ``at`` (seconds since the epoch).
+
+    ``worth`` and ``cost`` of its best bid are in devices: 1 is the price of one device that it asks for. ``reason`` is
+    one of those of :class:`corral.model.market.Loss`, ``gap`` how far the round was from its bound (0..1) at most.
+    """
+
+    at: float
+    reason: str
+    worth: float
+    cost: float
+    gap: float
+    prices: dict[str, float] = {}
+    protected_until: float | None = None
+
+
 class WhyReport(msgspec.Struct, frozen=True):
     """The true answer to "why is my job waiting" (or running where it runs, or ended).
 
@@ -81,6 +108,8 @@ class WhyReport(msgspec.Struct, frozen=True):
     estimate: StartEstimate | None = None
     cheapest_change: str | None = None
     pending_gangs: int = 0
+    terms: PriceTerms | None = None
+    quality: ForecastQuality | None = None
 
 
 class Receipt(msgspec.Struct, frozen=True):

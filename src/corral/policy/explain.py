@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from corral.model.ids import JobId, NodeId, TenantId
 from corral.model.job import JobState
+from corral.model.market import RoundPlan
 from corral.model.offer import Candidate, Holding, NodeOffer, Reservation
-from corral.model.report import Holder, NodeConstraint, QueueLine, ShareArithmetic, WhyReport
+from corral.model.report import Holder, NodeConstraint, PriceTerms, QueueLine, ShareArithmetic, WhyReport
 from corral.model.resources import MILLI, Amount, Demand
 from corral.policy.cursor import FOREVER
 from corral.policy.fairness import claim, due_shares
@@ -58,6 +59,24 @@ def explain_pending(scene: Scene, candidate: Candidate, viewer: TenantId | None)
         estimate=Estimates(scene).of(candidate, ahead),
         cheapest_change=None if limit is not None else cheapest_change(scene, candidate),
         pending_gangs=sum(1 for c in scene.pending if c.key.job == candidate.key.job),
+    )
+
+
+def price_terms(plan: RoundPlan, at: float, candidate: Candidate) -> PriceTerms | None:
+    """Return why a gang did not win the round of ``plan``; ``None`` when it was not in it, or won."""
+    loss = plan.losses.get(candidate.key)
+    if loss is None:
+        return None
+    devices = candidate.shape.ranks * max(1, candidate.shape.demand.gpu_milli) / MILLI
+    unit = loss.cost / devices if loss.cost > 0 else 0.0
+    return PriceTerms(
+        at=at,
+        reason=loss.reason,
+        worth=loss.value / unit if unit else devices,
+        cost=devices,
+        gap=plan.gap,
+        prices=plan.prices,
+        protected_until=loss.protected_until,
     )
 
 

@@ -20,10 +20,14 @@ from corral.model.errors import (
     Unauthenticated,
 )
 from corral.model.events import Fact, JobCancelRequested, JobEnded, JobSubmitted
-from corral.model.ids import JobId, NodeId, QueueName, TenantId
+from corral.model.ids import GangKey, JobId, NodeId, QueueName, TenantId
 from corral.model.job import Cause, Gang, Job, JobSpec, JobState, Task, TaskExit, TaskState
+from corral.model.market import Preemption, PreemptionKind
 from corral.model.report import (
     DeviceReport,
+    Ledger,
+    LedgerEntry,
+    LedgerLine,
     NodeConstraint,
     NodeReport,
     PoolStatus,
@@ -291,6 +295,11 @@ class MemoryPool:
             QueueLine(i, j.gang_key(0), j.spec.name, j.spec.tenant, j.spec.queue, 0, j.spec.shape, 1.0, "devices")
             for i, j in enumerate(pending[:limit])
         )
+
+    async def ledger(self, who: Principal, hours: float) -> Ledger:
+        line = LedgerLine(who.tenant, hours * 3_600, 4.0, 6.0, 2.0, 1, 1, 0.5, 0)
+        preemption = Preemption(PreemptionKind.ROOM, JobId("9"), TenantId("bob"), 30.0)
+        return Ledger(0.0, (line,), (LedgerEntry(1.0, GangKey(JobId("1"), 0), who.tenant, 4_000, preemption),))
 
     async def queues(self, who: Principal) -> tuple[Queue, ...]:
         return tuple(self.queues_by_name.values())

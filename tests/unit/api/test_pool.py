@@ -23,6 +23,19 @@ def test_what_the_pool_looks_like(http: Users) -> None:
     assert (line["key"], line["name"]) == ({"job": "1", "gang": 0}, "a")
 
 
+def test_the_ledger_looks_back_up_to_a_week(http: Users) -> None:
+    alice = http(ALICE)
+    found = alice("GET", "/v1/ledger?hours=2").json()
+    assert (found["lines"][0]["tenant"], found["lines"][0]["active_s"]) == ("alice", 7_200)
+    assert found["preemptions"][0]["preemption"] == {
+        "kind": "room",
+        "beneficiary": "9",
+        "tenant": "bob",
+        "lost_s": 30.0,
+    }
+    assert problem(alice("GET", "/v1/ledger?hours=169"), 422, "INVALID_FIELD")["field"] == "hours"
+
+
 def test_a_node_is_cordoned_with_a_reason(http: Users) -> None:
     assert http()("POST", "/v1/nodes/n0/cordon", json={"reason": "new driver"}).status_code == 204
     assert http()("GET", "/v1/nodes").json()["nodes"][0]["cordon_reason"] == "new driver"

@@ -5,11 +5,19 @@ from __future__ import annotations
 from datetime import UTC
 
 from corral.cli.render.layout import as_text
-from corral.cli.render.why import held_by_gang, shape_brief, shape_words, shares, why
+from corral.cli.render.why import held_by_gang, price, quality, shape_brief, shape_words, shares, why
 from corral.model.ids import DeviceId, GangKey, JobId, NodeId, TenantId
 from corral.model.job import JobState
 from corral.model.offer import Reservation
-from corral.model.report import Holder, NodeConstraint, ShareArithmetic, StartEstimate, WhyReport
+from corral.model.report import (
+    ForecastQuality,
+    Holder,
+    NodeConstraint,
+    PriceTerms,
+    ShareArithmetic,
+    StartEstimate,
+    WhyReport,
+)
 from corral.model.resources import Amount, Demand, DeviceShare, GangShape, Placement
 
 NOW = 1_764_504_000.0  # 2025-11-30 12:00:00 UTC
@@ -143,3 +151,20 @@ def test_what_a_job_needs_in_words() -> None:
 def test_a_running_job_says_so_without_constraints() -> None:
     report = WhyReport(JobId("5"), 0, JobState.RUNNING, "runs on node-0", GangShape(1, Demand(cpus_milli=1000)))
     assert as_text(why(report, now=NOW), width=80) == "job 5 running: runs on node-0\n\nneeds  1 CPU\n"
+
+
+def test_price_terms_say_why_others_won() -> None:
+    terms = PriceTerms(NOW - 42, "price", 5.2, 8.0, 0.0012)
+    assert price(terms, NOW, UTC) == (
+        "With the price of one device as 1, what it asks for costs 8 and running it is worth 5.2: others are worth "
+        "more. The round was 42s ago and at most 0.12% below the best possible."
+    )
+    protected = PriceTerms(NOW - 42, "tenure", 9.0, 8.0, 0.0, protected_until=NOW + 600)
+    assert "protected still, the first of them until 12:10:00." in price(protected, NOW, UTC)
+    assert price(PriceTerms(NOW, "limit", 1.0, 8.0, 0.0), NOW, UTC).startswith("A limit of its tenant or queue")
+
+
+def test_the_quality_of_expected_starts_is_told_as_measured() -> None:
+    assert quality(ForecastQuality(40, 0.525, 90.0)) == (
+        "of the last 40 expected starts 52% came within the range; half were off its middle by 1m30s or less"
+    )

@@ -8,9 +8,10 @@ import pytest
 from corral.control import reports
 from corral.control.inputs import Administer, Cancel
 from corral.model.ask import AfterAsk, JobAsk
-from corral.model.events import TenantRemoved, TenantSet
+from corral.model.events import GangStopping, TenantRemoved, TenantSet
 from corral.model.ids import JobId, TenantId
-from corral.model.job import Cause, JobState, TaskExit
+from corral.model.job import Cause, JobState, StopReason, TaskExit
+from corral.model.market import Preemption, PreemptionKind
 from corral.model.messages import TaskPhase, TaskReport, TaskReported
 from corral.model.resources import Amount
 from corral.model.tenant import Tenant
@@ -152,3 +153,32 @@ def test_the_pool_at_a_glance() -> None:
     assert (status.capacity.gpu_milli, status.held.gpu_milli) == (3000, 3000)
     assert (status.running_gangs, status.pending_gangs, status.waiting_jobs, status.finished_jobs) == (3, 1, 0, 1)
     assert not status.cpu_pool
+
+
+def test_the_ledger_shows_a_tenant_its_own_account_and_no_foreign_jobs() -> None:
+    world = World(n1=4)
+    tenants(world, "a", "b", "c")
+    world.submit(JobAsk(argv=("x",), tenant="a", gpu_milli=4_000))
+    world.submit(JobAsk(argv=("x",), tenant="b", gpu_milli=4_000))
+    begun = world.now
+    for _ in range(60):
+        world.advance(1.0)
+        world.heartbeat("n1")
+    stop = Preemption(PreemptionKind.RECLAIM, JobId("2"), TenantId("b"), 30.0)
+    world.core.book.record(
+        GangStopping(at=world.now, job=JobId("1"), gang=0, incarnation=1, reason=StopReason.PREEMPTED, preemption=stop)
+    )
+    everything = reports.ledger(world.core, begun, None)
+    assert everything.since == begun // 3_600 * 3_600
+    received = {line.tenant: line.received_gpu_hours for line in everything.lines}
+    assert received[A] == pytest.approx(4 * 60 / 3_600, rel=0.05)
+    assert received[TenantId("b")] == 0.0
+    assert [(str(entry.key), entry.preemption) for entry in everything.preemptions] == [("1.0", stop)]
+    mine = reports.ledger(world.core, begun, A)
+    assert [line.tenant for line in mine.lines] == [A]
+    assert [(str(e.key), e.preemption.beneficiary, e.preemption.tenant) for e in mine.preemptions] == [
+        ("1.0", "-", "b")
+    ]
+    theirs = reports.ledger(world.core, begun, TenantId("b"))
+    assert [(str(entry.key), entry.preemption.beneficiary) for entry in theirs.preemptions] == [("-.0", "2")]
+    assert reports.ledger(world.core, begun, TenantId("c")).preemptions == ()

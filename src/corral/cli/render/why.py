@@ -10,10 +10,21 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from corral.cli.render.layout import Column, cell, facts, heading, stack, state, table
-from corral.cli.render.units import amount_words, counted, gang_name, memory, milli, moment, percent, span, trimmed
+from corral.cli.render.units import (
+    amount_words,
+    counted,
+    duration,
+    gang_name,
+    memory,
+    milli,
+    moment,
+    percent,
+    span,
+    trimmed,
+)
 from corral.model.job import JobState
 from corral.model.offer import Reservation
-from corral.model.report import NodeConstraint, ShareArithmetic, WhyReport
+from corral.model.report import ForecastQuality, NodeConstraint, PriceTerms, ShareArithmetic, WhyReport
 from corral.model.resources import Amount, GangShape
 
 NODES_SHOWN = 20
@@ -31,6 +42,7 @@ def why(report: WhyReport, *, now: float, everything: bool = False, zone: tzinfo
         *(_constraints(report, everything) if report.constraints else ()),
         *(_holders(report, now, everything, zone) if waits and any(c.holders for c in report.constraints) else ()),
         *((heading("shares"), Text(shares(report.share))) if report.share else ()),
+        *((heading("price"), Text(price(report.terms, now, zone))) if report.terms else ()),
         *(_reservation(report, now, zone) if report.reservation else ()),
     )
 
@@ -47,6 +59,8 @@ def _summary(report: WhyReport, now: float, zone: tzinfo | None) -> list[tuple[s
     if report.estimate is not None:
         when = span(report.estimate.earliest, report.estimate.latest, now, zone)
         pairs.append(("expected start", f"{when} ({report.estimate.basis})" if report.estimate.basis else when))
+        if report.quality is not None:
+            pairs.append(("", quality(report.quality)))
     if report.cheapest_change:
         pairs.append(("cheapest change", report.cheapest_change))
     elif report.shortfall:
@@ -177,6 +191,32 @@ def shares(share: ShareArithmetic) -> str:
         f"pool its due. It holds {percent(share.held_share)} now; its average, in which older use counts less, is "
         f"{percent(share.decayed_share)}: {standing}. {order}"
     )
+
+
+def quality(measured: ForecastQuality) -> str:
+    """Return how good such ranges were so far."""
+    return (
+        f"of the last {counted(measured.forecasts, 'expected start')} {percent(measured.inside, 0)} came within the "
+        f"range; half were off its middle by {duration(measured.off_s)} or less"
+    )
+
+
+def price(terms: PriceTerms, now: float, zone: tzinfo | None = None) -> str:
+    """Return why a gang did not win the last global round, in sentences."""
+    ago = duration(max(0.0, now - terms.at))
+    worth, cost = trimmed(terms.worth, 2), trimmed(terms.cost, 2)
+    paid = f"With the price of one device as 1, what it asks for costs {cost} and running it is worth {worth}"
+    why = {
+        "price": f"{paid}: others are worth more",
+        "placement": f"{paid}: it could pay, but its ranks find no room together",
+        "limit": "A limit of its tenant or queue keeps it out, whatever it is worth",
+        "tenure": f"{paid}, but those who would have to give way are protected still",
+        "unplaceable": "None of its bids fits this pool, even if it were empty",
+    }.get(terms.reason, f"{paid} ({terms.reason})")
+    if terms.reason == "tenure" and terms.protected_until is not None:
+        why += f", the first of them until {moment(terms.protected_until, now, zone)}"
+    exact = f"The round was {ago} ago and at most {percent(terms.gap, 2)} below the best possible."
+    return safe_sentence(f"{why}. {exact}")
 
 
 def safe_sentence(text: str) -> str:

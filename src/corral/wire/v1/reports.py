@@ -69,6 +69,26 @@ class Reservation(Answer):
     made_at: float
 
 
+class ForecastQuality(Answer):
+    """How good expected starts were."""
+
+    forecasts: int = Field(description="how many of the last forecasts were compared with a start")
+    inside: float = Field(description="the part of them that came within its range")
+    off_s: float = Field(description="median distance from the middle of the range")
+
+
+class PriceTerms(Answer):
+    """Why it did not win the last global round."""
+
+    at: float
+    reason: str = Field(description="price, placement, limit, tenure or unplaceable")
+    worth: float = Field(description="of its best bid, in prices of one device that it asks for")
+    cost: float = Field(description="of its best bid, in prices of one device that it asks for")
+    gap: float = Field(description="how far the round was from its bound at most (0..1)")
+    prices: dict[str, float] = Field(description="of one device, by model")
+    protected_until: float | None = Field(description="when the first tenure in its way ends")
+
+
 class WhyReport(Answer):
     """The true answer to "why is my job waiting"."""
 
@@ -88,6 +108,8 @@ class WhyReport(Answer):
     estimate: StartEstimate | None
     cheapest_change: str | None
     pending_gangs: int
+    terms: PriceTerms | None
+    quality: ForecastQuality | None = Field(description="null before a forecast was compared with a start")
 
 
 class Receipt(Answer):

@@ -1,0 +1,41 @@
+"""The controller's view of the pool as a scene for explanations and forecasts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from corral.control.book import Book
+from corral.model.offer import Reservation
+from corral.model.resources import MILLI, Amount
+from corral.model.state import Node
+from corral.policy.outlook import Absence, Scene
+
+
+def scene_of(book: Book, reservations: Sequence[Reservation], now: float) -> Scene:
+    """Return everything that an explanation looks at."""
+    absent: list[Absence] = []
+    offered = book.board.offers()
+    for name, node in sorted(book.state.nodes.items()):
+        if name in offered:
+            continue
+        usable = MILLI * sum(1 for d in node.spec.devices if d.uuid not in node.failed)
+        total = Amount(usable, node.spec.cpus_milli, node.spec.memory_mib)
+        absent.append(Absence(name, total, _absence_words(book, node, now)))
+    return Scene(
+        snapshot=book.board.snapshot(now),
+        pending=book.waiting.index,
+        standings=book.standings.of_tenants(book.state, book.board.capacity, now),
+        queues=book.standings.of_queues(book.state),
+        reservations=reservations,
+        absent=tuple(absent),
+        config=book.config.scheduling,
+    )
+
+
+def _absence_words(book: Book, node: Node, now: float) -> str:
+    if node.cordoned:
+        return "cordoned" + (f": {node.cordon_reason}" if node.cordon_reason else "")
+    if node.lost:
+        return "lost: no contact"
+    heard = book.observed.contact(node.spec.id).heard_at
+    return "never heard of since the start" if heard is None else f"silent for {now - heard:.0f} s"
