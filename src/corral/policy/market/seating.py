@@ -1,0 +1,385 @@
+"""From a choice to placements: who goes where, who has to give way for it, and what becomes of what is left.
+
+Winners take what is free first; only what does not fit there takes the place of gangs that lost. A loser whose devices
+nobody came to use goes on as if nothing had happened. A winner whose ranks fit nowhere together takes its next way, or
+clears a cell of gangs that are worth less; what then is still free goes to whoever can use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from corral.model.ids import NodeId
+from corral.model.offer import Bid
+from corral.model.resources import MILLI, GangShape, Placement
+from corral.policy.config import SchedulingConfig
+from corral.policy.market.cells import Cells, Spot, Wanted
+from corral.policy.market.clearing import Residents, clear_cells
+from corral.policy.market.contenders import Contender
+from corral.policy.market.forms import KEEP, Columns, Form
+from corral.policy.market.general import General
+from corral.policy.market.ground import Ground
+from corral.policy.market.rows import Limits
+
+CLEARINGS_MAX = 64
+"""Gangs that may look for a cell to clear in one round, the most valuable first: each looks at every node."""
+
+
+class Seated:
+    """A gang that starts: by which bid, in which form and where."""
+
+    __slots__ = ("bid", "form", "placements", "value")
+
+    def __init__(self, bid: int, form: Form, value: float, placements: tuple[Placement, ...]) -> None:
+        self.bid = bid
+        self.form = form
+        self.value = value
+        self.placements = placements
+
+
+class Seating:
+    """One round's placement. ``kept``, ``awards`` and ``evicted`` hold indices of contenders."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        contenders: Sequence[Contender],
+        columns: Columns,
+        limits: Limits,
+        now: float,
+        config: SchedulingConfig,
+    ) -> None:
+        self.ground = ground
+        self.contenders = contenders
+        self.columns = columns
+        self.config = config
+        self.now = now
+        self.cells = Cells(ground)
+        self.general = General(ground, config)
+        self.limits = LimitsLeft(limits, contenders)
+        self.kept: set[int] = set()
+        self.awards: dict[int, Seated] = {}
+        self.displaced: list[int] = []
+        self.losers: list[int] = []
+        """Running gangs that lost on price, cheapest first; those still in ``kept`` go on because nobody came."""
+        self.movers: set[int] = set()
+        self.cleared_for: dict[int, int] = {}
+        self._ways: dict[int, tuple[int, int]] = {
+            int(job): (int(begin), int(begin + size))
+            for job, begin, size in zip(columns.owner, columns.starts, columns.sizes, strict=True)
+        }
+        self._failed = np.zeros(len(columns.forms), dtype=bool)
+
+    # ---- the course of a round -------------------------------------------------------------------------------------
+
+    def seat(self, choice: Iterable[int]) -> None:
+        """Seat the choice (a way per owner of the columns, -1: none) and all that follows from it."""
+        starts = self._split(choice)
+        left = self._start_in_free(starts)
+        if left:
+            for index in self.displaced:
+                self.cells.release(self.ground.footprints[self.contenders[index].key])
+            left = self._start_in_free(left)
+        self._take_back()
+        self._clear(self._start_otherwise([index for index, _ in left]))
+        self._general_starts(starts)
+        self.fill()
+
+    def _split(self, choice: Iterable[int]) -> list[tuple[int, int]]:
+        """Note who goes on and who lost; return the (contender, way) that start, in the order of placement."""
+        starts: list[tuple[int, int]] = []
+        taken = set()
+        for job, way in zip(self.columns.owner.tolist(), choice, strict=True):
+            if way >= 0 and self.columns.bid[way] == KEEP:
+                self.kept.add(job)
+            elif way >= 0:
+                starts.append((job, int(way)))
+                taken.add(job)
+        for index, contender in enumerate(self.contenders):
+            if contender.holding is None:
+                break
+            if index not in self.kept:
+                self.displaced.append(index)
+                if index in taken:
+                    self.movers.add(index)
+        self.displaced.sort(key=lambda i: (self._stake(i) / self.contenders[i].size, self.contenders[i].key))
+        for index in self.kept:
+            self.limits.hold(index)
+        starts.sort(key=self._order)
+        return starts
+
+    def _stake(self, index: int) -> float:
+        contender = self.contenders[index]
+        return contender.kept_value + contender.lost_value(self.config)
+
+    def _order(self, start: tuple[int, int]) -> tuple[bool, int, int, float, int]:
+        index, way = start
+        form = self.columns.forms[int(self.columns.form[way])]
+        each, ranks = form.shape.demand.gpus_whole, form.shape.ranks
+        cell = each * ranks if form.together else each
+        contender = self.contenders[index]
+        return (not contender.urgent, -cell, -each * ranks, -contender.worth, contender.order)
+
+    def _start_in_free(self, starts: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Seat what fits; return what does not. What is alike and did not fit is not tried again."""
+        left: list[tuple[int, int]] = []
+        failed: set[tuple[object, ...]] = set()
+        for index, way in starts:
+            if index in self.awards:
+                continue
+            form = self.columns.forms[int(self.columns.form[way])]
+            if not is_plain(form):
+                continue
+            wanted = self._wanted(index, form, int(self.columns.bid[way]))
+            if (wanted.kind not in failed or wanted.cost is not None) and self._try(index, way, wanted):
+                continue
+            failed.add(wanted.kind)
+            left.append((index, way))
+        return left
+
+    def _wanted(self, index: int, form: Form, bid: int) -> Wanted:
+        contender = self.contenders[index]
+        avoid: frozenset[int] = frozenset()
+        if contender.avoid and self._backs_off(contender):
+            avoid = frozenset(self.ground.node_of[n] for n in contender.avoid if n in self.ground.node_of)
+        preferred = contender.bids[bid].preferred
+        cost = None
+        if preferred:
+            weight = self.config.cold_start_weight
+            listed = {self.ground.node_of[p.node]: p.cold_start_s for p in preferred if p.node in self.ground.node_of}
+            worst = max(listed.values(), default=0.0) + self.config.cold_start_unlisted_s
+            cost = [weight * listed.get(node, worst) for node in range(len(self.ground.offers))]
+        return Wanted(form.shape, form.locality, form.model or 0, avoid, cost)
+
+    def _backs_off(self, contender: Contender) -> bool:
+        doubled = self.config.avoid_back_off_s * 2.0 ** (len(contender.avoid) - 1)
+        return self.now < contender.queued_at + min(doubled, self.config.avoid_back_off_max_s)
+
+    def _try(self, index: int, way: int, wanted: Wanted) -> bool:
+        if not self.limits.allow(index, wanted.shape):
+            return False
+        spots = self.cells.find(wanted)
+        if spots is None:
+            return False
+        self._commit(index, way, spots)
+        return True
+
+    def _commit(self, index: int, way: int, spots: list[Spot]) -> None:
+        form = self.columns.forms[int(self.columns.form[way])]
+        self.cells.take(spots, form.shape)
+        placements = self.ground.placements(spots, form.shape)
+        self.awards[index] = Seated(int(self.columns.bid[way]), form, float(self.columns.value[way]), placements)
+        self.limits.take(index, form)
+        self.general.take(placements)
+
+    def _take_back(self) -> None:
+        """Let losers go on whose devices nobody uses, the most valuable first."""
+        left = []
+        self.losers = [index for index in self.displaced if index not in self.awards]
+        for index in reversed(self.displaced):
+            if index in self.awards:
+                left.append(index)
+                continue
+            if not self._withdraw(index):
+                left.append(index)
+        self.displaced = left
+
+    def _go_on(self, index: int) -> None:
+        self.kept.add(index)
+        self.movers.discard(index)
+        self.limits.hold(index)
+
+    def _start_otherwise(self, left: Sequence[int]) -> list[int]:
+        """Try the other ways of winners that did not fit; return those without any."""
+        still = []
+        for index in left:
+            if index in self.kept or index in self.awards:
+                continue
+            if not self._start_somehow(index):
+                still.append(index)
+        return still
+
+    def _start_somehow(self, index: int, least: float = 0.0) -> bool:
+        begin, end = self._ways.get(index, (0, 0))
+        ways = begin + np.flatnonzero(
+            ~self._failed[self.columns.form[begin:end]] & (self.columns.bid[begin:end] != KEEP)
+        )
+        for way in ways[np.argsort(-self.columns.value[ways], kind="stable")].tolist():
+            if self.columns.value[way] <= least:
+                break
+            number = int(self.columns.form[way])
+            form = self.columns.forms[number]
+            if not is_plain(form):
+                if self._start_general(index, way):
+                    return True
+                continue
+            if self._failed[number]:
+                continue
+            wanted = self._wanted(index, form, int(self.columns.bid[way]))
+            if self._try(index, way, wanted):
+                return True
+            if not wanted.avoid and not self.limits.of[index]:
+                self._failed[number] = True
+        return False
+
+    # ---- clearing --------------------------------------------------------------------------------------------------
+
+    def _clear(self, left: Sequence[int]) -> None:
+        """Let the most valuable winners that fit nowhere displace what is worth less, cell by cell."""
+        if not left:
+            return
+        residents = Residents(self.ground, self.contenders, self.kept)
+        for index in sorted(left, key=lambda i: (-self.contenders[i].worth, self.contenders[i].order))[:CLEARINGS_MAX]:
+            begin, end = self._ways.get(index, (0, 0))
+            for way in (begin + np.argsort(-self.columns.value[begin:end], kind="stable")[:2]).tolist():
+                form = self.columns.forms[int(self.columns.form[way])]
+                if self.columns.bid[way] == KEEP or not is_plain(form):
+                    continue
+                victims = clear_cells(form, float(self.columns.value[way]), self.cells, residents, self._stake)
+                if victims and self._clear_for(index, way, form, victims, residents):
+                    break
+
+    def _clear_for(self, index: int, way: int, form: Form, victims: list[int], residents: Residents) -> bool:
+        for victim in victims:
+            self._release(victim)
+        done = self._try(index, way, self._wanted(index, form, int(self.columns.bid[way])))
+        for victim in victims:
+            if not self._withdraw(victim):
+                self.displaced.append(victim)
+                residents.remove(victim)
+                self.cleared_for[victim] = index
+                self._failed[:] = False
+        return done
+
+    # ---- shares, CPUs, and what is left ----------------------------------------------------------------------------
+
+    def _general_starts(self, starts: Sequence[tuple[int, int]]) -> None:
+        for index, way in starts:
+            form = self.columns.forms[int(self.columns.form[way])]
+            if index not in self.awards and not is_plain(form):
+                self._start_general(index, way, evict=True)
+
+    def _start_general(self, index: int, way: int, *, evict: bool = False) -> bool:
+        contender = self.contenders[index]
+        form = self.columns.forms[int(self.columns.form[way])]
+        if not self.limits.allow(index, form.shape):
+            return False
+        if not self.general.started:
+            gone = [self._placements(i) for i in self.displaced]
+            self.general.start(gone, [won.placements for won in self.awards.values()])
+        bid = contender.bids[int(self.columns.bid[way])]
+        without: frozenset[NodeId] = frozenset()
+        if contender.avoid and self._backs_off(contender):
+            without = frozenset(contender.avoid)
+        found = self.general.place(bid, form, without)
+        if found is None and evict:
+            found = self._evict_for(index, bid, form, without)
+        if found is None:
+            return False
+        self.awards[index] = Seated(int(self.columns.bid[way]), form, float(self.columns.value[way]), found)
+        self.limits.take(index, form)
+        self.general.take(found)
+        self.cells.take_placements(found)
+        return True
+
+    def _evict_for(self, index: int, bid: Bid, form: Form, without: frozenset[NodeId]) -> tuple[Placement, ...] | None:
+        """Let losers give way, cheapest first, until ``form`` fits; those who turn out not to be in the way go on."""
+        tried: list[int] = []
+        found = None
+        for loser in self.losers:
+            if loser not in self.kept:
+                continue
+            self._release(loser)
+            tried.append(loser)
+            found = self.general.place(bid, form, without)
+            if found is not None:
+                self.general.take(found)
+                break
+        for loser in reversed(tried):
+            if not self._withdraw(loser):
+                self.displaced.append(loser)
+                self.cleared_for[loser] = index
+        if found is not None:
+            self.general.release(found)
+        return found
+
+    def _placements(self, index: int) -> tuple[Placement, ...]:
+        holding = self.contenders[index].holding
+        assert holding is not None
+        return holding.placements
+
+    def _release(self, index: int) -> None:
+        self.cells.release(self.ground.footprints[self.contenders[index].key])
+        self.general.release(self._placements(index))
+        self.kept.discard(index)
+        self.limits.give_back(index)
+
+    def _withdraw(self, index: int) -> bool:
+        """Let a gang go on after all; return whether its devices are unused still."""
+        if not self.limits.allows_keeping(index):
+            return False
+        if self.general.started and not self.general.withdraw(self._placements(index)):
+            return False
+        if not self.cells.withdraw(self.ground.footprints[self.contenders[index].key]):
+            self.general.release(self._placements(index))
+            return False
+        self._go_on(index)
+        return True
+
+    def fill(self) -> None:
+        """Give what is left to whoever can use it, by worth per device. Nothing that fits is left out."""
+        waiting = [
+            i for i in range(len(self.contenders)) if i not in self.kept and i not in self.awards and i in self._ways
+        ]
+        of = self.contenders
+        waiting.sort(key=lambda i: (not of[i].urgent, -of[i].worth / of[i].size, i))
+        for index in waiting:
+            self._start_somehow(index)
+
+
+class LimitsLeft:
+    """What the limits of tenants and queues leave while a round seats gangs."""
+
+    def __init__(self, limits: Limits, contenders: Sequence[Contender]) -> None:
+        self._left = list(limits.caps)
+        self.of = [limits.of[group] for group in limits.groups]
+        self._contenders = contenders
+
+    def allow(self, index: int, shape: GangShape) -> bool:
+        """Return whether a start keeps within the limits."""
+        return all(_asked(shape, gpus) <= self._left[row] + 1e-9 for row, gpus in self.of[index])
+
+    def take(self, index: int, form: Form) -> None:
+        """Count a start."""
+        for row, gpus in self.of[index]:
+            self._left[row] -= _asked(form.shape, gpus)
+
+    def _held(self, index: int, gpus: bool) -> float:  # noqa: FBT001 - which of the two quantities
+        holding = self._contenders[index].holding
+        assert holding is not None
+        return sum(p.gpu_milli if gpus else p.cpus_milli for p in holding.placements) / MILLI
+
+    def allows_keeping(self, index: int) -> bool:
+        """Return whether a running gang may go on next to what was started."""
+        return all(self._held(index, gpus) <= self._left[row] + 1e-9 for row, gpus in self.of[index])
+
+    def hold(self, index: int) -> None:
+        """Count a running gang that goes on."""
+        for row, gpus in self.of[index]:
+            self._left[row] -= self._held(index, gpus)
+
+    def give_back(self, index: int) -> None:
+        """Take a running gang out again."""
+        for row, gpus in self.of[index]:
+            self._left[row] += self._held(index, gpus)
+
+
+def _asked(shape: GangShape, gpus: bool) -> float:  # noqa: FBT001 - which of the two quantities
+    return (shape.demand.gpu_milli if gpus else shape.demand.cpus_milli) * shape.ranks / MILLI
+
+
+def is_plain(form: Form) -> bool:
+    """Return whether cells can take a form: whole devices of one model."""
+    return form.model is not None and form.shape.demand.gpus_whole > 0
