@@ -109,7 +109,7 @@ class Forecast:
                 demand, self._free(demand), self._ends(demand, quantile), self._snapshot.at
             )
         for other in self._ahead[view.seen :]:
-            view.take(_need(other, demand), self._runs(other, quantile))
+            view.take(_need(other, demand), runs_s(other, self._history, self._config, quantile))
         view.seen = len(self._ahead)
         return view.peek(_need(candidate, demand))
 
@@ -134,29 +134,33 @@ class Forecast:
         for holding in self._snapshot.holdings:
             held = sum(self._held(demand, p) for p in holding.placements if p.node in self._offered)
             if held:
-                ends.append((self._snapshot.at + self._goes_on(holding, quantile), held))
+                left = goes_on_s(holding, self._snapshot.at, self._history, self._config, quantile)
+                ends.append((self._snapshot.at + left, held))
         return ends
 
-    def _goes_on(self, holding: Holding, quantile: float) -> float:
-        """Return how long a holder goes on, in seconds."""
-        now = self._snapshot.at
-        if holding.stopping:
-            return 0.0
-        bound = max(0.0, holding.ends_at - now) if holding.ends_at is not None else float("inf")
-        if holding.remaining_s is not None:
-            left = max(0.0, holding.remaining_s - max(0.0, now - holding.known_at))
-            return min(bound, left * (1 - KNOWN_SPREAD if quantile < 0.5 else 1 + KNOWN_SPREAD))
-        attained = holding.attained_s + max(0.0, now - holding.started_at)
-        devices = sum(len(placement.devices) for placement in holding.placements)
-        return min(bound, residual_s(self._history, holding.tenant, devices, attained, quantile, self._config))
 
-    def _runs(self, candidate: Candidate, quantile: float) -> float:
-        bound = candidate.max_duration_s if candidate.max_duration_s is not None else float("inf")
-        if candidate.remaining_s is not None:
-            return min(bound, candidate.remaining_s)
-        devices = candidate.shape.ranks * -(-candidate.shape.demand.gpu_milli // MILLI)
-        attained = candidate.attained_s
-        return min(bound, residual_s(self._history, candidate.tenant, devices, attained, quantile, self._config))
+def goes_on_s(
+    holding: Holding, now: float, history: ServiceHistory, config: SchedulingConfig, quantile: float
+) -> float:
+    """Return how many more seconds a holder runs in the ``quantile`` of its kind."""
+    if holding.stopping:
+        return 0.0
+    bound = max(0.0, holding.ends_at - now) if holding.ends_at is not None else float("inf")
+    if holding.remaining_s is not None:
+        left = max(0.0, holding.remaining_s - max(0.0, now - holding.known_at))
+        return min(bound, left * (1.0 + 2.0 * KNOWN_SPREAD * (quantile - 0.5) / (SLOW - QUICK)))
+    attained = holding.attained_s + max(0.0, now - holding.started_at)
+    devices = sum(len(placement.devices) for placement in holding.placements)
+    return min(bound, residual_s(history, holding.tenant, devices, attained, quantile, config))
+
+
+def runs_s(candidate: Candidate, history: ServiceHistory, config: SchedulingConfig, quantile: float) -> float:
+    """Return how many seconds a pending gang runs once it is started, in the ``quantile`` of its kind."""
+    bound = candidate.max_duration_s if candidate.max_duration_s is not None else float("inf")
+    if candidate.remaining_s is not None:
+        return min(bound, candidate.remaining_s)
+    devices = candidate.shape.ranks * -(-candidate.shape.demand.gpu_milli // MILLI)
+    return min(bound, residual_s(history, candidate.tenant, devices, candidate.attained_s, quantile, config))
 
 
 def _need(other: Candidate, wanted: Demand) -> int:
