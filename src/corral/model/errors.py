@@ -320,6 +320,13 @@ class SolverFault(CorralError):
     retryable = True
 
 
+class ProposerFault(CorralError):
+    """A job's own proposer broke, was silent or bid nonsense; the default bidder bids for the job meanwhile."""
+
+    code = "PROPOSER_FAULT"
+    retryable = True
+
+
 def by_code() -> dict[str, type[CorralError]]:
     """Return every error class of the tree by its stable code."""
     found: dict[str, type[CorralError]] = {}

@@ -1,0 +1,221 @@
+"""The processes of jobs that bring their own proposer: started with the first offer, killed on silence, tried again.
+
+One job, one process (:mod:`corral.runtime.proposing`): it has the job's working directory on its path, little of the
+environment, limits on memory and files, and a time for each answer. What goes wrong is a refusal, which the pool writes
+to its log: the default bidder's bids stand meanwhile. A proposer that fails is left alone for a while, twice as long
+after each failure in a row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from corral.model.errors import ProposerFault, Refusal
+from corral.model.ids import JobId
+from corral.model.job import JobSpec
+from corral.model.offer import Bid
+from corral.ports.proposers import Asked
+from corral.wire.bidding import bids_of, question_of
+
+COMMAND = (sys.executable, "-P", "-u", "-m", "corral.runtime.proposing")
+INHERITED = ("PATH", "HOME", "USER", "LANG", "TZ")
+START_S = 10.0
+"""Until the first answer: user code may import a large library."""
+ANSWER_S = 2.0
+ANSWER_BYTES_MAX = 1 << 20
+IDLE_S = 300.0
+"""A proposer that is asked nothing for so long is ended, and started again when it is asked."""
+PROCESSES_MAX = 64
+BACK_OFF_S = 1.0
+BACK_OFF_MAX_S = 300.0
+LOG_NAME = "proposer.log"
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    bids: Any = None
+
+
+class _Child(msgspec.Struct):
+    """One job's process and how often it failed in a row. Times are monotonic."""
+
+    process: Process | None = None
+    answered: bool = False
+    failures: int = 0
+    rests_until: float = 0.0
+    idle: asyncio.TimerHandle | None = None
+    busy: bool = False
+
+
+class ProposerProcesses:
+    """Implements ``ports.proposers.Proposers``."""
+
+    def __init__(
+        self,
+        jobs_dir: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        command: Sequence[str] = COMMAND,
+        start_s: float = START_S,
+        answer_s: float = ANSWER_S,
+        back_off_s: float = BACK_OFF_S,
+    ) -> None:
+        """``jobs_dir`` holds a directory per job, in which its proposer's log is kept."""
+        self._jobs_dir = jobs_dir
+        given = os.environ if environment is None else environment
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        self._environment = {name: given[name] for name in INHERITED if name in given} | threads
+        self._command = tuple(command)
+        self._start_s = start_s
+        self._answer_s = answer_s
+        self._back_off_s = back_off_s
+        self._children: dict[JobId, _Child] = {}
+
+    def pid(self, job: JobId) -> int | None:
+        """Return the number of a job's process while it runs."""
+        child = self._children.get(job)
+        running = child is not None and child.process is not None and child.process.returncode is None
+        return child.process.pid if running and child is not None and child.process is not None else None
+
+    async def propose(self, asked: Asked) -> tuple[Bid, ...] | Refusal:
+        """Return the bids of a job's own proposer, or why there are none."""
+        entry_point = asked.spec.appmaster
+        if entry_point is None:
+            return asked.bids
+        child = self._children.setdefault(asked.job, _Child())
+        wait_s = child.rests_until - time.monotonic()
+        if wait_s > 0:
+            return _refusal(f"failed {child.failures} times in a row; it is tried again in {wait_s:.0f} s")
+        if child.busy:
+            return _refusal("is still at the last offer")
+        if child.process is None and sum(1 for one in self._children.values() if one.process) >= PROCESSES_MAX:
+            return _refusal(f"has to wait: {PROCESSES_MAX} own proposers run already")
+        child.busy = True
+        try:
+            found = await self._ask(child, asked, entry_point)
+        finally:
+            child.busy = False
+        if isinstance(found, Refusal):
+            await self._failed(asked.job, child)
+        else:
+            child.failures = 0
+        return found
+
+    def forget(self, job: JobId) -> None:
+        """Let go of an ended job's proposer."""
+        child = self._children.pop(job, None)
+        if child is not None:
+            _kill(child)
+
+    async def close(self) -> None:
+        """End all of them."""
+        children, self._children = list(self._children.values()), {}
+        for child in children:
+            _kill(child)
+        for child in children:
+            if child.process is not None:
+                await child.process.wait()
+
+    # ---- one of them -----------------------------------------------------------------------------------------------
+
+    async def _ask(self, child: _Child, asked: Asked, entry_point: str) -> tuple[Bid, ...] | Refusal:
+        if child.idle is not None:
+            child.idle.cancel()
+        question = msgspec.json.encode(question_of(asked.job, asked.spec, asked.offer, asked.bids)) + b"\n"
+        patience_s = self._answer_s if child.answered else self._start_s
+        try:
+            async with asyncio.timeout(patience_s):
+                line = await self._exchange(child, asked.job, asked.spec, entry_point, question)
+        except TimeoutError:
+            return _refusal(f"has not answered within {patience_s:g} s and was killed")
+        except ValueError:
+            return _refusal(f"answered more than {ANSWER_BYTES_MAX} bytes")
+        except (OSError, EOFError) as error:
+            said = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
+            return _refusal(f"ended without an answer{said}; see {self._log_path(asked.job)}")
+        try:
+            answer = msgspec.json.decode(line, type=_Answer)
+        except msgspec.MsgspecError:
+            return _refusal("answered something that is not JSON")
+        child.answered = True
+        child.idle = asyncio.get_running_loop().call_later(IDLE_S, _retire, child)
+        return bids_of(answer.bids, asked.spec, asked.bids)
+
+    async def _exchange(self, child: _Child, job: JobId, spec: JobSpec, entry_point: str, question: bytes) -> bytes:
+        process = child.process
+        if process is None or process.returncode is not None:
+            process = child.process = await self._start(job, spec, entry_point)
+            child.answered = False
+        into, out = process.stdin, process.stdout
+        if into is None or out is None:
+            raise EOFError("it has no pipes")
+        into.write(question)
+        await into.drain()
+        line = await out.readline()
+        if not line.endswith(b"\n"):
+            raise EOFError("it has ended")
+        return line
+
+    async def _start(self, job: JobId, spec: JobSpec, entry_point: str) -> Process:
+        directory = [spec.workdir] if spec.workdir is not None else []
+        path = self._log_path(job)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            return await asyncio.create_subprocess_exec(
+                *self._command,
+                entry_point,
+                *directory,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=log,
+                env=self._environment,
+                cwd="/",
+                start_new_session=True,
+                limit=ANSWER_BYTES_MAX,
+            )
+        finally:
+            os.close(log)
+
+    async def _failed(self, job: JobId, child: _Child) -> None:
+        _kill(child)
+        if child.process is not None:
+            await child.process.wait()
+            child.process = None
+        child.failures += 1
+        rest_s = min(self._back_off_s * 2.0 ** (child.failures - 1), BACK_OFF_MAX_S)
+        child.rests_until = time.monotonic() + rest_s
+
+    def _log_path(self, job: JobId) -> Path:
+        return self._jobs_dir / job / LOG_NAME
+
+
+def _refusal(message: str) -> Refusal:
+    return Refusal(ProposerFault.code, f"the job's own proposer {message}", "appmaster")
+
+
+def _retire(child: _Child) -> None:
+    """Let a proposer end that was asked nothing for long: its input ends."""
+    if child.process is not None and not child.busy:
+        _kill(child)
+        child.process = None
+
+
+def _kill(child: _Child) -> None:
+    """Kill a proposer and what it started in its session."""
+    if child.idle is not None:
+        child.idle.cancel()
+    process = child.process
+    if process is not None and process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

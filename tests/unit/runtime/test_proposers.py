@@ -1,0 +1,251 @@
+"""Own proposers as real processes: they answer, break, are silent, talk nonsense, and never hold anybody up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.model.errors import ProposerFault, Refusal
+from corral.model.ids import DeviceId, JobId, NodeId, TenantId
+from corral.model.job import JobSpec
+from corral.model.offer import Bid, FreeDevice, NodeOffer, Offer, Snapshot
+from corral.model.resources import Amount, Demand, GangShape
+from corral.ports.proposers import Asked
+from corral.runtime.proposers import ProposerProcesses
+from tests.e2e.livepool import alive
+from tests.waiting import wait_until
+
+JOB = JobId("7")
+SIZES = tuple(GangShape(1, Demand(n * 1_000, None, n * 4_000, n * 8_000)) for n in (4, 2, 1))
+BIDS = tuple(
+    Bid(shape, throughput=1.0 * shape.demand.gpus_whole, restart_cost_s=30.0, tenure_s=600.0) for shape in SIZES
+)
+DEVICES = tuple(FreeDevice(DeviceId(f"d{i}"), "V100", 1_000, 16_384) for i in range(4))
+NODE = NodeOffer(NodeId("n0"), "rack-0", DEVICES, 16_000, 32_000, Amount(4_000, 16_000, 32_000))
+OFFER = Offer(Snapshot(3, 100.0, (NODE,), (), Amount(4_000, 16_000, 32_000)), 0.25, {"V100": 0.5})
+
+
+class Ground:
+    """A working directory for the user's module, and the processes under test."""
+
+    def __init__(self, root: Path) -> None:
+        self.workdir = root / "work"
+        self.workdir.mkdir()
+        self.jobs = root / "jobs"
+        self.patience: dict[str, Any] = {}
+
+    def asked(self, code: str) -> Asked:
+        (self.workdir / "mine.py").write_text(code)
+        spec = JobSpec(
+            "train", TenantId("a"), SIZES[0], ("x",), workdir=str(self.workdir), shapes=SIZES, appmaster="mine:propose"
+        )
+        return Asked(JOB, spec, OFFER, BIDS)
+
+    def log(self) -> str:
+        return (self.jobs / "7" / "proposer.log").read_text()
+
+    def run(
+        self, scenario: Callable[[ProposerProcesses], Awaitable[None]], environment: dict[str, str] | None = None
+    ) -> None:
+        async def whole() -> None:
+            found = ProposerProcesses(
+                self.jobs,
+                environment=environment if environment is not None else {"PATH": os.environ["PATH"]},
+                **self.patience,
+            )
+            try:
+                await scenario(found)
+            finally:
+                await found.close()
+
+        asyncio.run(whole())
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground(tmp_path)
+
+
+def refused(answer: object) -> str:
+    assert isinstance(answer, Refusal), answer
+    assert (answer.code, answer.field) in ((ProposerFault.code, "appmaster"), ("INVALID_FIELD", "appmaster"))
+    assert answer.line().isprintable()
+    return answer.message
+
+
+def test_it_answers_with_bids_of_its_own_and_keeps_its_state(ground: Ground) -> None:
+    asked = ground.asked(
+        "calls = 0\n"
+        "def propose(offer, job):\n"
+        "    global calls; calls += 1; print('not an answer')\n"
+        "    assert job['id'] == '7' and offer['models'] == {'V100': {'devices': 4, 'free': 4.0}}, (offer, job)\n"
+        "    return [{**bid, 'throughput': bid['throughput'] * calls} for bid in reversed(offer['bids'])]\n"
+    )
+
+    async def scenario(proposers: ProposerProcesses) -> None:
+        first = await proposers.propose(asked)
+        pid = proposers.pid(JOB)
+        second = await proposers.propose(asked)
+        assert first == tuple(reversed(BIDS))
+        assert isinstance(second, tuple)
+        assert [bid.throughput for bid in second] == [2.0, 4.0, 8.0]
+        assert proposers.pid(JOB) == pid is not None
+        proposers.forget(JOB)
+        assert proposers.pid(JOB) is None
+        await asyncio.to_thread(wait_until, lambda: not alive(pid), what="it to end")
+
+    ground.run(scenario)
+    assert ground.log() == "not an answer\n" * 2
+
+
+@pytest.mark.parametrize(
+    "code,words,logged",
+    [
+        ("def propose(offer, job): raise RuntimeError('I broke')", "ended without an answer", "I broke"),
+        ("import nothing_of_this_name", "ended without an answer", "nothing_of_this_name"),
+        ("propose = 3", "ended without an answer", "is no function"),
+        ("import os\ndef propose(offer, job): os._exit(3)", "ended without an answer", ""),
+        ("def propose(offer, job): return object()", "ended without an answer", "float"),
+        ("def propose(offer, job): return [{'throughput': float('nan')}]", "not JSON", ""),
+        ("def propose(offer, job): return []", "1 to 32 bids, not 0 bids", ""),
+        ("def propose(offer, job): return None", "1 to 32 bids, not no list", ""),
+        ("def propose(offer, job): return [{}] * 33", "not 33 bids", ""),
+        ("def propose(offer, job): return [{'preferred': {'x' * 2_000_000: 1}}]", "more than 1048576 bytes", ""),
+        ("def propose(offer, job): return [{'num_gpus': 3}]", "bid 0: 1 nodes with 3 GPUs each is no size", ""),
+        ("def propose(offer, job): bytearray(8 << 30)", "ended without an answer", "MemoryError"),
+    ],
+)
+def test_one_that_breaks_or_talks_nonsense_is_refused_in_one_line(
+    ground: Ground, code: str, words: str, logged: str
+) -> None:
+    asked = ground.asked(code)
+
+    async def scenario(proposers: ProposerProcesses) -> None:
+        assert words in refused(await proposers.propose(asked))
+        assert proposers.pid(JOB) is None
+
+    ground.run(scenario)
+    assert logged in ground.log()
+
+
+def test_a_directory_that_is_gone_is_told(ground: Ground) -> None:
+    asked = ground.asked("")
+    (ground.workdir / "mine.py").unlink()
+    ground.workdir.rmdir()
+
+    async def scenario(proposers: ProposerProcesses) -> None:
+        assert "ended without an answer" in refused(await proposers.propose(asked))
+
+    ground.run(scenario)
+    assert "No such file or directory" in ground.log()
+
+
+def test_a_silent_one_is_killed_with_what_it_started(ground: Ground) -> None:
+    asked = ground.asked(
+        "import pathlib, subprocess, time\n"
+        "def propose(offer, job):\n"
+        "    child = subprocess.Popen(['sleep', '600'])\n"
+        "    pathlib.Path('child').write_text(str(child.pid))\n"
+        "    time.sleep(600)\n"
+    )
+    ground.patience = {"start_s": 2.0}
+
+    async def scenario(proposers: ProposerProcesses) -> None:
+        assert "has not answered within 2 s and was killed" in refused(await proposers.propose(asked))
+        assert proposers.pid(JOB) is None
+
+    ground.run(scenario)
+    child = int((ground.workdir / "child").read_text())
+    wait_until(lambda: not alive(child), what="its child to end")
+
+
+def test_only_the_first_answer_may_take_as_long_as_an_import(ground: Ground) -> None:
+    asked = ground.asked(
+        "import time\ncalls = []\n"
+        "def propose(offer, job):\n"
+        "    calls.append(1)\n"
+        "    if len(calls) > 1: time.sleep(600)\n"
+        "    return offer['bids']\n"
+    )
+    ground.patience = {"start_s": 60.0, "answer_s": 0.3}
+
+    async def scenario(proposers: ProposerProcesses) -> None:
+        assert await proposers.propose(asked) == BIDS
+        assert "within 0.3 s" in refused(await proposers.propose(asked))
+
+    ground.run(scenario)
+
+
+def test_one_that_fails_is_left_alone_for_a_while_and_then_tried_again(ground: Ground) -> None:
+    broken = ground.asked("raise SystemExit(1)")
+    ground.patience = {"back_off_s": 0.2}
+
+    async def scenario(proposers: ProposerProcesses) -> None:
+        async def again() -> tuple[Bid, ...] | Refusal:
+            """Ask until it is not resting any more."""
+            while True:
+                answer = await proposers.propose(broken)
+                if not (isinstance(answer, Refusal) and "it is tried again" in answer.message):
+                    return answer
+                await asyncio.sleep(0.01)
+
+        assert "ended" in refused(await proposers.propose(broken))
+        assert "failed 1 times in a row" in refused(await proposers.propose(broken))
+        assert "ended" in refused(await again())
+        assert "failed 2 times in a row" in refused(await proposers.propose(broken))
+        ground.asked("def propose(offer, job): return offer['bids']")
+        assert await again() == BIDS
+        assert await proposers.propose(broken) == BIDS
+
+    ground.run(scenario)
+
+
+def test_one_that_is_busy_is_not_asked_twice(ground: Ground) -> None:
+    asked = ground.asked("def propose(offer, job): return offer['bids']")
+
+    async def scenario(proposers: ProposerProcesses) -> None:
+        first = asyncio.create_task(proposers.propose(asked))
+        await asyncio.sleep(0)
+        assert "is still at the last offer" in refused(await proposers.propose(asked))
+        assert await first == BIDS
+
+    ground.run(scenario)
+
+
+LOOKER = """
+import json, os, pathlib, sys
+
+def files():
+    for number in os.listdir("/proc/self/fd"):
+        if os.path.exists(f"/proc/self/fd/{number}"):
+            yield os.readlink(f"/proc/self/fd/{number}")
+
+def propose(offer, job):
+    seen = [sorted(os.environ), list(files()), os.getcwd(), sys.path[0], os.getsid(0) == os.getpid(), sys.stdin.read()]
+    pathlib.Path("seen").write_text(json.dumps(seen))
+    return offer["bids"]
+"""
+
+
+def test_it_sees_nothing_of_the_daemon_s_environment_and_no_open_files(ground: Ground) -> None:
+    asked = ground.asked(LOOKER)
+    secret = os.open(ground.workdir, os.O_RDONLY)
+
+    async def scenario(proposers: ProposerProcesses) -> None:
+        assert await proposers.propose(asked) == BIDS
+
+    ground.run(scenario, {"PATH": os.environ["PATH"], "HOME": "/h", "CORRAL_TOKEN": "secret", "LD_PRELOAD": "x"})
+    os.close(secret)
+    names, files, cwd, path, alone, said = json.loads((ground.workdir / "seen").read_text())
+    assert set(names) - {"LC_CTYPE"} == {
+        "PATH", "HOME", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
+    }  # fmt: skip
+    assert not any(str(ground.workdir) == file for file in files)
+    assert (cwd, path, alone, said) == (str(ground.workdir), str(ground.workdir), True, "")
+    assert "secret" not in (ground.workdir / "seen").read_text()
