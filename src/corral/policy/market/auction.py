@@ -83,9 +83,9 @@ def find_prices(dual: Dual, warm: Floats | None = None) -> Verdict:
         start = _first_prices(dual)
     best = dual.at(start)
     cuts = [best]
-    # Prices from a sample or an earlier round are near: a small region finds the rest.
-    scale = np.maximum(start, start.max(initial=0.0) * 0.05 + 1e-300)
-    radius = 0.05 if start is not None and contenders > 2 * SAMPLE_MIN else 0.5
+    # Prices from a sample are near: a small region finds the rest.
+    scale = np.maximum(start, 0.1 * best.value / (np.maximum(dual.caps, 1e-9) * max(1, len(start))))
+    radius = 0.05 if contenders > 2 * SAMPLE_MIN else 0.5
     for _ in range(EVALUATIONS_MAX):
         low = np.maximum(0.0, best.prices - radius * scale)
         high = best.prices + radius * scale
@@ -128,7 +128,6 @@ def _first_prices(dual: Dual) -> Floats:
     filled = np.cumsum(share[choice][order])
     rows = max(1, int((dual.coefs > 0).any(axis=0).sum()))
     at = int(np.searchsorted(filled, float(rows)))
-    if at >= len(order):
-        return np.zeros(len(dual.caps))
+    at = min(at, len(order) // 2)
     prices: Floats = best[order[at]] / np.maximum(dual.caps, 1e-9)
     return prices
