@@ -81,11 +81,11 @@ class Board:
                 del known[gone]
         self.version += 1
 
-    def hold(self, job: Job, gang: Gang, proposal: Proposal | None = None, proposed_at: float = 0.0) -> None:
+    def hold(self, job: Job, gang: Gang, proposal: Proposal | None = None) -> None:
         """Note what a gang holds now (fewer ranks than before, or nothing) and what its job last proposed."""
         key = GangKey(job.id, gang.index)
         if gang.live:
-            self.holdings[key] = holding_of(job, gang, proposal, proposed_at, self._config)
+            self.holdings[key] = holding_of(job, gang, proposal, self._config)
         else:
             self.holdings.pop(key, None)
 

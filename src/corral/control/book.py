@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import msgspec
-from msgspec.structs import replace
 
 from corral.control.accounts import finished_row, lost_rows, usage_rows
 from corral.control.board import Board
 from corral.control.config import ControlConfig
 from corral.control.experience import Experience, ExperienceImage
 from corral.control.forecasts import Forecasts
-from corral.control.inputs import AskProposer, Outcome
+from corral.control.inputs import Outcome
 from corral.control.launching import launch, stops
 from corral.control.ledger import Ledger, LedgerImage
 from corral.control.masters import Host, Masters
 from corral.control.observed import Observed
-from corral.control.outlooks import after_run, shape_of
+from corral.control.outlooks import after_run
 from corral.control.standings import Average, Standings
 from corral.control.waiting import Waiting, satisfies
 from corral.model.errors import IllegalTransition
@@ -48,13 +47,7 @@ from corral.model.events import (
 from corral.model.ids import JobId, NodeId, TenantId
 from corral.model.job import Gang, Job, JobState
 from corral.model.market import Market
-from corral.model.messages import (
-    Acknowledge,
-    ControllerSays,
-    DismissMaster,
-    HostMaster,
-    TellMaster,
-)
+from corral.model.messages import Acknowledge, ControllerSays, DismissMaster, HostMaster, TellMaster
 from corral.model.offer import Outlook, Proposal
 from corral.model.resources import Amount
 from corral.model.state import PoolState
@@ -63,6 +56,7 @@ from corral.policy import recovery
 from corral.policy.fairness import due_shares
 from corral.policy.inventory import Inventory
 from corral.ports.master import AppMasterFactory
+from corral.ports.proposers import Asked
 from corral.ports.store import FinishedJob, UsageRow
 
 Told = TaskStarted | TaskEnded | GangStopping | JobCancelRequested
@@ -101,7 +95,7 @@ class Book:
         self._usage: list[UsageRow] = []
         self._fences: list[NodeId] = []
         self._notices: list[str] = []
-        self._asks: list[AskProposer] = []
+        self._asks: list[Asked] = []
         self._solve: Market | None = None
         for job in self.state.jobs.values():
             self.waiting.refresh_job(job)
@@ -129,10 +123,9 @@ class Book:
             tuple(self._notices),
             tuple(self._asks),
         )
-        for collected in (self._facts, self._commands, self._finished, self._usage, self._fences):
-            collected.clear()
-        self._notices.clear()
-        self._asks.clear()
+        collected = (self._facts, self._commands, self._finished, self._usage, self._fences, self._notices, self._asks)
+        for kept in collected:
+            kept.clear()
         self._solve = None
         return outcome
 
@@ -157,33 +150,25 @@ class Book:
         """Tell the administrator something that he should find in the log."""
         self._notices.append(words)
 
-    def ask(self, offer: AskProposer) -> None:
+    def ask(self, asked: Asked) -> None:
         """Ask a job's own proposer."""
-        self._asks.append(offer)
+        self._asks.append(asked)
 
     def propose(self, now: float, job: Job, proposal: Proposal) -> None:
         """Take a job's bids, for the gangs that wait and for those that run; what is known of gangs stays known."""
-        known = self.waiting.proposals.get(job.id)
-        if known is not None and known.outlooks:
-            proposal = replace(proposal, outlooks={**known.outlooks, **proposal.outlooks})
-        self.waiting.propose(job, proposal, now)
+        self.waiting.propose(job, proposal)
         for gang in job.gangs.values():
             if gang.live:
                 self._hold(job, gang)
 
     def believe(self, job: Job, outlooks: Mapping[int, Outlook]) -> None:
         """Take in what is believed of some gangs of a job that has made its bids."""
-        known = self.waiting.proposals.get(job.id)
-        if known is None or not outlooks:
-            return
-        self.waiting.proposals[job.id] = replace(known, outlooks={**known.outlooks, **outlooks})
+        self.waiting.believe(job.id, outlooks)
         for index in outlooks:
-            if job.gangs[index].live:
-                self._hold(job, job.gangs[index])
+            self._hold(job, job.gangs[index])
 
     def _hold(self, job: Job, gang: Gang) -> None:
-        waiting = self.waiting
-        self.board.hold(job, gang, waiting.proposals.get(job.id), waiting.proposed_at.get(job.id, 0.0))
+        self.board.hold(job, gang, self.waiting.proposals.get(job.id))
 
     def sample_shares(self, now: float) -> None:
         """Keep the ledger: what every tenant that holds or wants something is due and holds now."""
@@ -203,13 +188,14 @@ class Book:
         name = job_of(fact)
         job = self.state.jobs.get(name) if name is not None else None
         before = self.state.tenant_held.get(job.spec.tenant, Amount()) if job is not None else Amount()
-        lost = self._lost_by(job, fact) if job is not None and isinstance(fact, GangRequeued) else ()
-        left = self._left_of(job, fact) if job is not None and isinstance(fact, GangRequeued) else None
+        lost, left = self._over(job, fact) if job is not None and isinstance(fact, GangRequeued) else ((), None)
         dependents = self.state.dependents.get(fact.job, ()) if isinstance(fact, JobEnded) else ()
         fold(self.state, fact)
         if isinstance(fact, JobSubmitted):
             job = self.state.jobs[fact.job]
-        if job is not None and isinstance(fact, GangRequeued) and left is not None:
+        if job is not None and isinstance(fact, GangEnded):
+            self.experience.ended(job, job.gangs[fact.gang], fact.at)
+        if job is not None and left is not None and isinstance(fact, GangRequeued):
             self.believe(job, {fact.gang: left})
         if job is not None and isinstance(fact, JobEvent):
             if isinstance(fact, GangPlaced | TaskEnded):
@@ -228,18 +214,10 @@ class Book:
             if isinstance(fact, JobEnded):
                 self._release(dependents, fact)
 
-    def _lost_by(self, job: Job, fact: GangRequeued) -> tuple[UsageRow, ...]:
-        """Return the use that a requeued gang got nothing for; the fold forgets its placements."""
-        gang = job.gangs.get(fact.gang)
-        return tuple(lost_rows(job.spec.tenant, gang, fact.at)) if gang is not None else ()
-
-    def _left_of(self, job: Job, fact: GangRequeued) -> Outlook | None:
-        """Return what is left of a gang that is requeued; the fold forgets what it ran on."""
-        gang = job.gangs.get(fact.gang)
-        if gang is None:
-            return None
-        shape = shape_of(job, gang, self.state.nodes)
-        return after_run(job, gang, self.waiting.proposals.get(job.id), shape, fact.at)
+    def _over(self, job: Job, fact: GangRequeued) -> tuple[tuple[UsageRow, ...], Outlook | None]:
+        """Return the use that a requeued gang got nothing for, and what is left of it: the fold forgets its devices."""
+        left = after_run(job, fact, self.waiting.proposals.get(job.id), self.state.nodes)
+        return tuple(lost_rows(job.spec.tenant, job.gangs[fact.gang], fact.at)) if fact.gang in job.gangs else (), left
 
     def _project(self, job: Job, fact: JobEvent, dependents: Iterable[JobId]) -> None:
         if isinstance(fact, GangPlaced | TaskEnded):
@@ -256,8 +234,6 @@ class Book:
             self.forecasts.started(job.gang_key(fact.gang), fact.at)
         elif isinstance(fact, GangEnded):
             self.forecasts.dropped(job.gang_key(fact.gang))
-        if isinstance(fact, GangEnded):
-            self.experience.ended(job, job.gangs[fact.gang], fact.at)
         if isinstance(fact, GangPlaced | GangRequeued | GangEnded):
             self.waiting.refresh(job, fact.gang)
         elif isinstance(fact, JobSubmitted | JobCancelRequested):

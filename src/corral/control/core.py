@@ -14,22 +14,23 @@ import msgspec
 from corral.control.book import Book, Image
 from corral.control.config import ControlConfig
 from corral.control.cycle import Cycle
-from corral.control.inputs import Administer, Cancel, Fenced, Outcome, Quiesce, Solved, Submit
+from corral.control.inputs import Administer, Cancel, Fenced, Outcome, Proposed, Quiesce, Solved, Submit
 from corral.control.intake import Intake
 from corral.control.liveness import Liveness
+from corral.control.proposals import Proposals
 from corral.control.rounds import Rounds
 from corral.control.scene import scene_of
 from corral.model.errors import Refusal, StoreCorrupt
 from corral.model.ids import DEFAULT_QUEUE, DEFAULT_TENANT, JobId
 from corral.model.job import StopReason
-from corral.model.messages import Heartbeat, Hello, MasterDecided, TaskReported
+from corral.model.messages import Heartbeat, Hello, MasterDecided, MasterProposed, TaskReported
 from corral.model.state import PoolState
 from corral.model.tenant import Queue, Tenant
 from corral.ports.engine import AgentGone, EngineSays
 from corral.ports.master import AppMasterFactory
 from corral.ports.store import Recovered
 
-Input = Submit | Cancel | Administer | Quiesce | Fenced | Solved | EngineSays
+Input = Submit | Cancel | Administer | Quiesce | Fenced | Solved | Proposed | EngineSays
 Answer = tuple[JobId, ...] | JobId | Refusal | None
 
 
@@ -55,7 +56,8 @@ class ControlCore:
             self.book.record(entry.fact, replay=True)
         self.intake = Intake(self.book)
         self.liveness = Liveness(self.book)
-        self.cycle = Cycle(self.book)
+        self.proposals = Proposals(self.book)
+        self.cycle = Cycle(self.book, self.proposals)
         self.rounds = Rounds(self.book, self.cycle, self.liveness)
         self._last_round_at = 0.0
         self._resumed = False
@@ -65,12 +67,15 @@ class ControlCore:
         match item:
             case Heartbeat():
                 self.liveness.heartbeat(now, item)
+                self.proposals.observe(now, item.node, item.usage)
             case TaskReported():
                 self.liveness.report(now, item)
             case Submit():
                 return self.intake.submit(now, item)
             case MasterDecided():
                 self.liveness.decided(now, item)
+            case MasterProposed():
+                self.proposals.proposed(now, item)
             case Hello():
                 self.liveness.hello(now, item)
             case AgentGone():
@@ -79,13 +84,21 @@ class ControlCore:
                 return self.intake.cancel(now, item)
             case Administer():
                 return self.intake.administer(now, item)
-            case Fenced():
-                self.liveness.fenced(now, item)
-            case Solved():
-                self.rounds.solved(now, item)
             case Quiesce():
                 self._quiesce(now, item)
+            case _:
+                self._answered(now, item)
         return None
+
+    def _answered(self, now: float, answer: Fenced | Solved | Proposed) -> None:
+        """Take in what was asked for in an outcome."""
+        match answer:
+            case Fenced():
+                self.liveness.fenced(now, answer)
+            case Solved():
+                self.rounds.solved(now, answer)
+            case Proposed():
+                self.proposals.answered(now, answer)
 
     def _quiesce(self, now: float, ask: Quiesce) -> None:
         self.cycle.paused = True
@@ -115,7 +128,10 @@ class ControlCore:
 
     def drain(self) -> Outcome:
         """Return what was decided since the last call."""
-        return self.book.drain()
+        outcome = self.book.drain()
+        for row in outcome.finished:
+            self.proposals.ended(row.id)
+        return outcome
 
     def image(self) -> bytes:
         """Return the snapshot of the state as it is now."""

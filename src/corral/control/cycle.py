@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from corral.control.awards import Awards
 from corral.control.book import Book
+from corral.control.proposals import Proposals
 from corral.control.waiting import may_start
 from corral.model.events import GangPlaced
 from corral.model.ids import TenantId
@@ -19,7 +20,6 @@ from corral.model.job import Job
 from corral.model.offer import (
     Allocation,
     Arbitration,
-    Offer,
     Proposal,
     Reservation,
     Snapshot,
@@ -36,11 +36,12 @@ from corral.policy.verification import verify_all
 class Cycle:
     """Phase 1 and 2 over the book."""
 
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: Book, proposals: Proposals) -> None:
         self._book = book
         self._next_port = book.config.port_first
         self.reservations: tuple[Reservation, ...] = ()
         self.awards = Awards()
+        self.proposals = proposals
         self.paused = False
         self.last_verdicts: tuple[Verdict, ...] = ()
 
@@ -96,7 +97,7 @@ class Cycle:
 
     def proposal(self, job: Job, snapshot: Snapshot) -> Proposal:
         """Return what a job bids on a snapshot, whether it waits or runs."""
-        return self._book.masters.proposer(job).propose(Offer(snapshot, 0.0))
+        return self._book.masters.proposer(job).propose(self.proposals.offered(job, snapshot, 0.0))
 
     def _offer(self, now: float, snapshot: Snapshot, standings: dict[TenantId, Standing]) -> None:
         book = self._book
@@ -114,7 +115,7 @@ class Cycle:
             tenant = job.spec.tenant
             standing = standings.get(tenant)
             owed = credit(standing, due.get(tenant, 0.0)) if standing is not None else 0.0
-            book.propose(now, job, book.masters.proposer(job).propose(Offer(snapshot, owed)))
+            self.proposals.offer(now, job, snapshot, owed)
 
     def _commit(self, now: float, allocation: Allocation) -> Verdict:
         book = self._book

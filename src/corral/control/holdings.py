@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from corral.control.outlooks import remaining_now
 from corral.model.ids import GangKey
 from corral.model.job import Gang, Job
-from corral.model.offer import Bid, Holding, Outlook, Proposal
+from corral.model.offer import Holding, Proposal
 from corral.policy.config import SchedulingConfig
 
 GANGS_MAX = 100_000
@@ -32,16 +33,14 @@ def stop_s(job: Job) -> float:
     return job.spec.grace_s + (checkpoint.grace_s if checkpoint is not None else 0.0)
 
 
-def holding_of(
-    job: Job, gang: Gang, proposal: Proposal | None, proposed_at: float, config: SchedulingConfig
-) -> Holding:
-    """Return what a gang that was placed holds. ``proposal`` is its job's last, made at ``proposed_at``."""
+def holding_of(job: Job, gang: Gang, proposal: Proposal | None, config: SchedulingConfig) -> Holding:
+    """Return what a gang that was placed holds. ``proposal`` is its job's last."""
     started = gang.placed_at if gang.placed_at is not None else job.submitted_at
     limit = job.spec.max_duration_s
     bids = proposal.bids if proposal is not None else ()
     outlook = proposal.outlooks.get(gang.index) if proposal is not None else None
     saved = outlook.saved_at if outlook is not None else None
-    remaining_s, known_at = _remaining(gang, bids, outlook, started, proposed_at)
+    remaining_s, known_at = remaining_now(gang, bids, outlook, started)
     return Holding(
         key=GangKey(job.id, gang.index),
         tenant=job.spec.tenant,
@@ -62,19 +61,3 @@ def holding_of(
         tenure_until=started + tenure_s(job, gang, config),
         stopping=gang.stopping is not None,
     )
-
-
-def same_way(one: Bid, other: Bid) -> bool:
-    """Return whether two bids are the same way to run a gang, whatever is believed of them."""
-    return one.shape == other.shape and one.locality is other.locality
-
-
-def _remaining(
-    gang: Gang, bids: tuple[Bid, ...], outlook: Outlook | None, started: float, proposed_at: float
-) -> tuple[float | None, float]:
-    """Return the seconds left on the bid that the gang runs on, and as of when."""
-    now_on = next((bid for bid in bids if gang.bid is not None and same_way(bid, gang.bid)), gang.bid)
-    if outlook is not None and outlook.remaining_s is not None:
-        speed = bids[0].throughput / now_on.throughput if bids and now_on is not None and now_on.throughput > 0 else 1.0
-        return outlook.remaining_s * speed, max(started, proposed_at)
-    return (now_on.remaining_s if now_on is not None else None), started

@@ -5,11 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from corral.model.ask import JobAsk
+from corral.model.errors import Refusal
 from corral.model.events import Fact
 from corral.model.ids import JobId, NodeId
 from corral.model.job import JobState
 from corral.model.market import Market, RoundPlan
 from corral.model.messages import ControllerSays
+from corral.model.offer import Bid
+from corral.ports.proposers import Asked
 from corral.ports.store import FinishedJob, UsageRow
 
 
@@ -63,11 +66,19 @@ class Solved(msgspec.Struct, frozen=True):
     plan: RoundPlan | None = None
 
 
+class Proposed(msgspec.Struct, frozen=True):
+    """What a job's own proposer answered to an ask of ``Outcome.asks``: its bids, or why there are none."""
+
+    job: JobId
+    answer: tuple[Bid, ...] | Refusal
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """What a batch of inputs led to: facts to append, then commands to send and nodes to fence.
 
     ``solve`` is a global round to solve somewhere else; its answer comes back as ``Solved``, and no other round is
-    asked for until then. ``notices`` are things that an administrator should find in the log.
+    asked for until then. ``notices`` are things that an administrator should find in the log. ``asks`` go to users' own
+    proposers; each is answered by ``Proposed``, and no job is asked again before.
     """
 
     facts: tuple[Fact, ...]
@@ -77,3 +88,4 @@ class Outcome(msgspec.Struct, frozen=True):
     fences: tuple[NodeId, ...]
     solve: Market | None = None
     notices: tuple[str, ...] = ()
+    asks: tuple[Asked, ...] = ()

@@ -102,10 +102,6 @@ class Liveness:
             self._heard(now, contact)
         contact.load_1m, contact.memory_free_mib = beat.load_1m, beat.memory_free_mib
         contact.clock_skew_s = beat.wall_s - now
-        for sample in beat.usage:
-            host = self._book.masters.host(sample.task.job)
-            if host is not None and host.master is not None:
-                host.master.observe((sample,), now)
         self._observe(beat.node, contact, beat.devices, beat.shards)
         self._devices(now, beat.node, contact, beat.devices)
         self._book.send(

@@ -52,6 +52,10 @@ class Masters:
         host = self._hosts.get(job.id)
         return self.local(job) if host is None or host.master is not None else self._factory(job)
 
+    def stand_in(self, job: Job) -> AppMaster:
+        """Return a master over the controller's copy of a job that lives elsewhere: it watches, it decides nothing."""
+        return self._factory(job)
+
     def host(self, job: JobId) -> Host | None:
         """Return where a job's master lives, ``None`` when it was never needed."""
         return self._hosts.get(job)

@@ -124,6 +124,8 @@ class Rounds:
             queues=book.standings.of_queues(book.state),
             reservations=self._cycle.reservations,
             prices=self.plan.prices,
+            history=book.experience.history(),
+            trust=book.experience.trust(),
         )
 
     def _bid(self, now: float, snapshot: Snapshot) -> None:
@@ -164,6 +166,7 @@ class Rounds:
             return
         book = self._book
         self.plan, self.planned_at = answer.plan, now
+        self._cycle.proposals.prices = answer.plan.prices
         self.ruling = ruling = verify_plan(
             answer.plan,
             book.board.snapshot(now),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
 from corral.control.holdings import order_of
+from corral.control.outlooks import remaining_on_first
 from corral.model.ids import GangKey, JobId
 from corral.model.job import DependencyKind, Gang, Job, JobState
-from corral.model.offer import Candidate, Proposal
+from corral.model.offer import Candidate, Outlook, Proposal
 from corral.policy.pending import PendingIndex
 
 
@@ -36,7 +37,6 @@ class Waiting:
         self.index = PendingIndex()
         self.version = 0
         self.proposals: dict[JobId, Proposal] = {}
-        self.proposed_at: dict[JobId, float] = {}
         self.unbid: dict[JobId, None] = {}
         self._indexed: dict[JobId, set[int]] = {}
 
@@ -67,12 +67,22 @@ class Waiting:
             return
         self._add(job, state, proposal)
 
-    def propose(self, job: Job, proposal: Proposal, now: float = 0.0) -> None:
-        """Take a job's bids: they stand for all its gangs until replaced. Without a bid none is a candidate."""
+    def believe(self, job: JobId, outlooks: Mapping[int, Outlook]) -> None:
+        """Remember what is believed of some gangs of a job; without bids of the job nobody asks for it."""
+        known = self.proposals.get(job)
+        if known is not None:
+            self.proposals[job] = replace(known, outlooks={**known.outlooks, **outlooks})
+
+    def propose(self, job: Job, proposal: Proposal) -> None:
+        """Take a job's bids: they stand for all its gangs until replaced. Without a bid none is a candidate.
+
+        What is believed of gangs that have run stays.
+        """
         self.unbid.pop(job.id, None)
         old = self.proposals.get(job.id)
+        if old is not None and old.outlooks:
+            proposal = replace(proposal, outlooks={**old.outlooks, **proposal.outlooks})
         self.proposals[job.id] = proposal
-        self.proposed_at[job.id] = now
         same = old is not None and old.bids == proposal.bids and old.outlooks == proposal.outlooks
         indexed = self._indexed.get(job.id, set())
         for gang in job.gangs.values():
@@ -88,7 +98,6 @@ class Waiting:
         for gang in list(self._indexed.get(job, ())):
             self._drop(job, gang)
         self.proposals.pop(job, None)
-        self.proposed_at.pop(job, None)
         self.unbid.pop(job, None)
 
     def rank(self, candidate: Candidate, urgency: float) -> None:
@@ -100,7 +109,6 @@ class Waiting:
         self._drop(job.id, gang.index)
         self.version += 1
         limit = job.spec.max_duration_s
-        outlook = proposal.outlooks.get(gang.index)
         self.index.add(
             Candidate(
                 key=GangKey(job.id, gang.index),
@@ -114,7 +122,7 @@ class Waiting:
                 avoid=gang.avoid,
                 submitted_at=job.submitted_at,
                 attained_s=gang.attained_s,
-                remaining_s=outlook.remaining_s if outlook is not None else proposal.bids[0].remaining_s,
+                remaining_s=remaining_on_first(proposal, gang.index),
                 urgency=before.urgency if before is not None else 0.0,
             )
         )

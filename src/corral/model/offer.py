@@ -129,10 +129,16 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """What an AppMaster believes of one gang that has run: seconds left on the first bid, and its last checkpoint."""
+    """What is believed of one gang that has run: the seconds left and its last checkpoint (s since the epoch).
+
+    ``remaining_s`` is for ``shape`` (``None``: that of the first bid), with the device model that it was measured on,
+    as of ``known_at``; an AppMaster leaves both to the controller and means what the gang runs on now.
+    """
 
     remaining_s: float | None = None
     saved_at: float | None = None
+    shape: GangShape | None = None
+    known_at: float = 0.0
 
 
 class Proposal(msgspec.Struct, frozen=True):

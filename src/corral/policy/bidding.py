@@ -1,16 +1,18 @@
-"""The default bidder: what an AppMaster proposes for a job that brings no proposer of its own."""
+"""The default bidder, and what is asked of the answers of a job's own proposer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
+from corral.model.errors import InvalidField, Refusal
 from corral.model.experience import WorkSpec
 from corral.model.job import Gang, JobSpec
 from corral.model.offer import Bid, Locality, NodeOffer, Offer, Preference
 from corral.model.resources import Demand, GangShape
-from corral.policy.config import BIDS_MAX, SchedulingConfig
+from corral.policy.config import BIDS_MAX, NAME_LENGTH_MAX, SchedulingConfig
 from corral.policy.estimation import Prediction, Throughput, scale_of
 from corral.policy.feasibility import empty_fit, model_matches
 from corral.policy.landscape import Landscape, landscape_of
@@ -187,3 +189,57 @@ def _preferences(
             found.append(Preference(node.node, missing * config.cold_start_per_shard_s))
     found.sort(key=lambda preference: (preference.cold_start_s, preference.node))
     return tuple(found[:PREFERENCES_MAX])
+
+
+def check_proposal(spec: JobSpec, bids: Sequence[Bid], config: SchedulingConfig) -> Refusal | None:
+    """Return what is wrong with the bids of a job's own proposer, ``None`` when they may stand.
+
+    It may choose among the shapes that the job declared, name a device model where the job names none, and ask for any
+    locality. It may lower what a restart costs and how long it is protected, never raise them: its tenant would gain.
+    """
+    if not 0 < len(bids) <= BIDS_MAX:
+        return Refusal(InvalidField.code, f"are {len(bids)}, not 1 to {BIDS_MAX}", "bids")
+    shapes = spec.shapes or (spec.shape,)
+    for i, bid in enumerate(bids):
+        wrong = _shape_fault(bid.shape, shapes) or _number_fault(bid, spec, config) or _preferred_fault(bid)
+        if wrong is not None:
+            return Refusal(InvalidField.code, wrong[1], f"bids[{i}].{wrong[0]}")
+    return None
+
+
+_Fault = tuple[str, str]
+
+
+def _shape_fault(shape: GangShape, allowed: Iterable[GangShape]) -> _Fault | None:
+    model = shape.demand.gpu_model
+    for one in allowed:
+        named = one if one.demand.gpu_model is not None else replace(one, demand=replace(one.demand, gpu_model=model))
+        if shape == named and (model is None or (shape.demand.gpu_milli and 0 < len(model) <= NAME_LENGTH_MAX)):
+            return None
+    return "shape", "is none of the shapes that the job declared"
+
+
+def _number_fault(bid: Bid, spec: JobSpec, config: SchedulingConfig) -> _Fault | None:
+    most = {
+        "throughput": math.inf,
+        "confidence": 1.0,
+        "remaining_s": math.inf,
+        "restart_cost_s": spec.restart_cost_s,
+        "checkpoint_age_s": math.inf,
+        "tenure_s": tenure_of(spec, config),
+    }
+    for name, limit in most.items():
+        value = getattr(bid, name)
+        if value is None:
+            continue
+        if not (math.isfinite(value) and 0 <= value <= limit):
+            return name, f"is {value}, not a number from 0" + (f" to {limit:g}" if limit < math.inf else "")
+    return ("throughput", "must be above 0") if bid.throughput <= 0 else None
+
+
+def _preferred_fault(bid: Bid) -> _Fault | None:
+    if len(bid.preferred) > PREFERENCES_MAX:
+        return "preferred", f"has {len(bid.preferred)} nodes, more than {PREFERENCES_MAX}"
+    if not all(math.isfinite(p.cold_start_s) and p.cold_start_s >= 0 for p in bid.preferred):
+        return "preferred", "has a cold start that is no number of seconds"
+    return None

@@ -167,7 +167,7 @@ def test_a_market_says_of_the_running_what_their_giving_way_costs() -> None:
     bids = book.waiting.proposals[JobId("1")].bids
     slow = replace(bids[0], throughput=2.0)
     fast = Bid(replace(bids[0].shape, ranks=2), throughput=6.0)
-    outlooks = {0: Outlook(remaining_s=30.0, saved_at=world.now)}
+    outlooks = {0: Outlook(remaining_s=30.0, saved_at=world.now, known_at=world.now)}
     book.propose(world.now, world.job("1"), Proposal(JobId("1"), 1, (fast, slow), outlooks))
     market = world.core.rounds.market(world.now + 2.0)
     one, two = sorted(market.snapshot.holdings, key=lambda h: h.order)

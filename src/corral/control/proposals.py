@@ -1,0 +1,173 @@
+"""Who bids for whom: offers to AppMasters and to users' own proposers, what they answer, what they measured.
+
+    offer -> AppMaster (here, at once)            -> bids that stand
+          -> the user's own proposer (Outcome.asks, somewhere else, time-boxed) -> Proposed -> checked -> its bids stand
+    MasterProposed (an AppMaster on a node)       -> what is left of running gangs, rates of the family, trust
+
+Nobody waits for a proposer: until it has answered, and when it crashes, is silent or answers nonsense, the bids of the
+AppMaster stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from corral.control.book import Book
+from corral.control.inputs import Proposed
+from corral.control.outlooks import model_of, shape_of
+from corral.model.errors import Refusal
+from corral.model.experience import Measurement
+from corral.model.ids import JobId, NodeId
+from corral.model.job import Job
+from corral.model.messages import MasterProposed, Usage
+from corral.model.offer import Bid, Offer, Outlook, Proposal, Snapshot
+from corral.policy.bidding import check_proposal, claimed
+from corral.policy.estimation import devices_of, family_of, scale_of
+from corral.ports.master import AppMaster
+from corral.ports.proposers import Asked
+
+
+class Proposals:
+    """The proposals of all live jobs. ``prices`` (by device model) are those of the last global round."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self.prices: dict[str, float] = {}
+        self._own: dict[JobId, tuple[Bid, ...]] = {}
+        self._default: dict[JobId, tuple[Bid, ...]] = {}
+        self._asked: dict[JobId, Asked | None] = {}
+        self._watchers: dict[JobId, AppMaster] = {}
+
+    # ---- offers ----------------------------------------------------------------------------------------------------
+
+    def offer(self, now: float, job: Job, snapshot: Snapshot, credit: float) -> None:
+        """Make an offer to a job and let the bids stand that it answers."""
+        book = self._book
+        offer = self.offered(job, snapshot, credit)
+        proposal = book.masters.proposer(job).propose(offer)
+        if job.spec.appmaster is not None:
+            self._default[job.id] = proposal.bids
+            self._ask(job, offer, proposal.bids)
+            proposal = replace(proposal, bids=self._own.get(job.id, proposal.bids))
+        book.propose(now, job, proposal)
+
+    def offered(self, job: Job, snapshot: Snapshot, credit: float) -> Offer:
+        """Return a snapshot as one job sees it."""
+        return Offer(snapshot, credit, self.prices, self._book.experience.rates(job.spec))
+
+    def _ask(self, job: Job, offer: Offer, bids: tuple[Bid, ...]) -> None:
+        """Pass an offer on to a job's own proposer. It sees no gangs of other tenants."""
+        tenant = job.spec.tenant
+        holdings = tuple(h for h in offer.snapshot.holdings if h.tenant == tenant)
+        offer = replace(offer, snapshot=replace(offer.snapshot, holdings=holdings))
+        if job.id in self._asked:
+            # It is still at an older one: the newest waits for its answer.
+            self._asked[job.id] = Asked(job.id, job.spec, offer, bids)
+            return
+        self._asked[job.id] = None
+        self._book.ask(Asked(job.id, job.spec, offer, bids))
+
+    def answered(self, now: float, said: Proposed) -> None:
+        """Take the answer of a job's own proposer, or why there is none."""
+        book = self._book
+        job = book.state.jobs.get(said.job)
+        if job is None or job.id not in self._asked:
+            return
+        following = self._asked.pop(job.id)
+        before = self._own.pop(job.id, None)
+        refusal = said.answer if isinstance(said.answer, Refusal) else None
+        if not isinstance(said.answer, Refusal):
+            refusal = check_proposal(job.spec, said.answer, book.config.scheduling)
+            if refusal is None:
+                self._own[job.id] = said.answer
+        if refusal is not None:
+            book.notice(f"the proposer of job {job.id} made no bids, the default ones stand: {refusal.line()}")
+        bids = self._own.get(job.id) or self._default[job.id]
+        if bids != (before or self._default[job.id]):
+            book.propose(now, job, replace(book.waiting.proposals[job.id], bids=bids))
+            book.dirty = True
+        if following is not None:
+            self._asked[job.id] = None
+            book.ask(following)
+
+    # ---- what running jobs measured --------------------------------------------------------------------------------
+
+    def proposed(self, now: float, said: MasterProposed) -> None:
+        """Take in what an AppMaster on a node believes; only the newest generation is listened to."""
+        host = self._book.masters.host(said.job)
+        if host is not None and host.generation == said.generation and host.node == said.node:
+            self._take(now, said.job, said.proposal, now - said.at)
+
+    def observe(self, now: float, node: NodeId, usage: Iterable[Usage]) -> None:
+        """Watch the gangs of a node whose AppMaster lives elsewhere: elements of an array, mostly."""
+        book = self._book
+        seen: dict[JobId, list[Usage]] = {}
+        for sample in usage:
+            host = book.masters.host(sample.task.job)
+            if sample.progress is not None and host is not None and host.node != node:
+                seen.setdefault(sample.task.job, []).append(sample)
+        for name, samples in seen.items():
+            job, host = book.state.jobs.get(name), book.masters.host(name)
+            if job is None or host is None:
+                continue
+            watcher = host.master or self._watchers.get(name)
+            if watcher is None:
+                watcher = self._watchers[name] = book.masters.stand_in(job)
+            watcher.observe(samples, now)
+            revised = watcher.revise(now)
+            if revised is not None:
+                self._take(now, name, revised, 0.0)
+
+    def ended(self, job: JobId) -> None:
+        """Forget an ended job."""
+        for known in (self._own, self._default, self._asked, self._watchers):
+            known.pop(job, None)
+
+    def _take(self, now: float, name: JobId, proposal: Proposal, shift_s: float) -> None:
+        """Take in outlooks and measurements of running gangs. ``shift_s`` brings the node's times to ours."""
+        book = self._book
+        job = book.state.jobs.get(name)
+        if job is None or proposal.job != name:
+            return
+        outlooks: dict[int, Outlook] = {}
+        for index, outlook in proposal.outlooks.items():
+            gang = job.gangs.get(index)
+            if gang is None or not gang.live:
+                continue
+            saved = min(now, outlook.saved_at + shift_s) if outlook.saved_at is not None else None
+            shape = shape_of(job, gang, book.state.nodes)
+            outlooks[index] = replace(outlook, saved_at=saved, shape=shape, known_at=now)
+        book.believe(job, outlooks)
+        news = [measurement for measurement in proposal.measured if self._measured(job, measurement)]
+        if news:
+            self._bid_again(job)
+
+    def _measured(self, job: Job, said: Measurement) -> bool:
+        """Take one measurement in, on what the gang really holds; return whether it is news."""
+        book = self._book
+        gang = job.gangs.get(said.gang)
+        if gang is None or not gang.live or gang.incarnation != said.incarnation:
+            return False
+        shape = gang.bid.shape if gang.bid is not None else job.spec.shape
+        model = model_of(gang.placements, book.state.nodes)
+        if model is None:
+            return False
+        measured = replace(said, family=family_of(job.spec), model=model, devices=scale_of(shape))
+        if job.spec.work is not None and devices_of(shape):
+            claims = claimed(job.spec.work, (model,), scale_of(job.spec.shape))
+            claim = claims.get((model, measured.devices))
+            if claim is not None:
+                book.experience.audit(job.spec.tenant, measured, claim)
+        return book.experience.measured(job.spec.tenant, measured)
+
+    def _bid_again(self, like: Job) -> None:
+        """Ask all jobs of a family for new bids: what is known of their throughput changed."""
+        book = self._book
+        family, tenant = family_of(like.spec), like.spec.tenant
+        for name in book.waiting.proposals:
+            job = book.state.jobs.get(name)
+            if job is not None and job.spec.tenant == tenant and family_of(job.spec) == family:
+                book.waiting.unbid[name] = None
+        book.dirty = True
