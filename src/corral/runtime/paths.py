@@ -76,6 +76,11 @@ class StatePaths:
         return self.root / "nodes"
 
     @property
+    def jobs(self) -> Path:
+        """Return the folder of the jobs: their outputs, checkpoints and proposers' logs."""
+        return self.root / "jobs"
+
+    @property
     def run(self) -> Path:
         """Return the folder of the sockets: ``run``, or a short private one when its path were too long."""
         run = self.root / "run"

@@ -23,9 +23,9 @@ import msgspec
 
 from corral.model.errors import ProposerFault, Refusal
 from corral.model.ids import JobId
-from corral.model.job import JobSpec
-from corral.model.offer import Bid
-from corral.ports.proposers import Asked
+from corral.model.job import Job, JobSpec
+from corral.model.offer import Bid, Offer
+from corral.policy.bidding import default_bids
 from corral.wire.bidding import bids_of, question_of
 
 COMMAND = (sys.executable, "-P", "-u", "-m", "corral.runtime.proposing")
@@ -87,12 +87,9 @@ class ProposerProcesses:
         running = child is not None and child.process is not None and child.process.returncode is None
         return child.process.pid if running and child is not None and child.process is not None else None
 
-    async def propose(self, asked: Asked) -> tuple[Bid, ...] | Refusal:
+    async def propose(self, job: Job, offer: Offer) -> tuple[Bid, ...] | Refusal:
         """Return the bids of a job's own proposer, or why there are none."""
-        entry_point = asked.spec.appmaster
-        if entry_point is None:
-            return asked.bids
-        child = self._children.setdefault(asked.job, _Child())
+        child = self._children.setdefault(job.id, _Child())
         wait_s = child.rests_until - time.monotonic()
         if wait_s > 0:
             return _refusal(f"failed {child.failures} times in a row; it is tried again in {wait_s:.0f} s")
@@ -102,11 +99,11 @@ class ProposerProcesses:
             return _refusal(f"has to wait: {PROCESSES_MAX} own proposers run already")
         child.busy = True
         try:
-            found = await self._ask(child, asked, entry_point)
+            found = await self._ask(child, job.id, job.spec, offer)
         finally:
             child.busy = False
         if isinstance(found, Refusal):
-            await self._failed(asked.job, child)
+            await self._failed(job.id, child)
         else:
             child.failures = 0
         return found
@@ -128,33 +125,34 @@ class ProposerProcesses:
 
     # ---- one of them -----------------------------------------------------------------------------------------------
 
-    async def _ask(self, child: _Child, asked: Asked, entry_point: str) -> tuple[Bid, ...] | Refusal:
+    async def _ask(self, child: _Child, job: JobId, spec: JobSpec, offer: Offer) -> tuple[Bid, ...] | Refusal:
         if child.idle is not None:
             child.idle.cancel()
-        question = msgspec.json.encode(question_of(asked.job, asked.spec, asked.offer, asked.bids)) + b"\n"
+        bids = default_bids(spec, offer)
+        question = msgspec.json.encode(question_of(job, spec, offer, bids)) + b"\n"
         patience_s = self._answer_s if child.answered else self._start_s
         try:
             async with asyncio.timeout(patience_s):
-                line = await self._exchange(child, asked.job, asked.spec, entry_point, question)
+                line = await self._exchange(child, job, spec, question)
         except TimeoutError:
             return _refusal(f"has not answered within {patience_s:g} s and was killed")
         except ValueError:
             return _refusal(f"answered more than {ANSWER_BYTES_MAX} bytes")
         except (OSError, EOFError) as error:
             said = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
-            return _refusal(f"ended without an answer{said}; see {self._log_path(asked.job)}")
+            return _refusal(f"ended without an answer{said}; see {self._log_path(job)}")
         try:
             answer = msgspec.json.decode(line, type=_Answer)
         except msgspec.MsgspecError:
             return _refusal("answered something that is not JSON")
         child.answered = True
         child.idle = asyncio.get_running_loop().call_later(IDLE_S, _retire, child)
-        return bids_of(answer.bids, asked.spec, asked.bids)
+        return bids_of(answer.bids, spec, bids)
 
-    async def _exchange(self, child: _Child, job: JobId, spec: JobSpec, entry_point: str, question: bytes) -> bytes:
+    async def _exchange(self, child: _Child, job: JobId, spec: JobSpec, question: bytes) -> bytes:
         process = child.process
         if process is None or process.returncode is not None:
-            process = child.process = await self._start(job, spec, entry_point)
+            process = child.process = await self._start(job, spec)
             child.answered = False
         into, out = process.stdin, process.stdout
         if into is None or out is None:
@@ -166,7 +164,7 @@ class ProposerProcesses:
             raise EOFError("it has ended")
         return line
 
-    async def _start(self, job: JobId, spec: JobSpec, entry_point: str) -> Process:
+    async def _start(self, job: JobId, spec: JobSpec) -> Process:
         directory = [spec.workdir] if spec.workdir is not None else []
         path = self._log_path(job)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +172,7 @@ class ProposerProcesses:
         try:
             return await asyncio.create_subprocess_exec(
                 *self._command,
-                entry_point,
+                spec.appmaster or "",
                 *directory,
                 stdin=PIPE,
                 stdout=PIPE,

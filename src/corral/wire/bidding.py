@@ -17,7 +17,7 @@ from corral.model.errors import InvalidField, Refusal
 from corral.model.job import JobSpec
 from corral.model.offer import Bid, Locality, NodeOffer, Offer, Preference
 from corral.model.resources import MILLI, GangShape
-from corral.policy.config import BIDS_MAX, NAME_LENGTH_MAX, RESTART_COST_MAX_S
+from corral.policy.config import BIDS_MAX, NAME_LENGTH_MAX
 from corral.policy.feasibility import model_matches
 
 NODES_MAX = 512
@@ -175,7 +175,7 @@ def _bid(document: object, spec: JobSpec, defaults: tuple[Bid, ...]) -> Bid:
         throughput=_number(document, "throughput", like.throughput, 0.0, math.inf, above=True),
         confidence=_number(document, "confidence", 0.0, 0.0, 1.0),
         remaining_s=None if remaining is None else _number(document, "remaining_s", 0.0, 0.0, math.inf),
-        restart_cost_s=_number(document, "restart_cost_s", spec.restart_cost_s, 0.0, RESTART_COST_MAX_S),
+        restart_cost_s=_number(document, "restart_cost_s", spec.restart_cost_s, 0.0, spec.restart_cost_s),
         checkpoint_age_s=like.checkpoint_age_s,
         tenure_s=like.tenure_s,
     )
@@ -200,6 +200,8 @@ def _shape(document: Mapping[str, object], spec: JobSpec) -> GangShape:
         raise _Wrong(f"model {_shown(model)} is no device model")
     if declared is not None and not model_matches(declared, model):
         raise _Wrong(f"model {_shown(model)} is not the {declared} that the job asks for")
+    if declared is not None:
+        return shape
     return replace(shape, demand=replace(shape.demand, gpu_model=model))
 
 

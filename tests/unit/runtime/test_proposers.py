@@ -10,25 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from corral.model.errors import ProposerFault, Refusal
 from corral.model.ids import DeviceId, JobId, NodeId, TenantId
-from corral.model.job import JobSpec
+from corral.model.job import Job, JobSpec
 from corral.model.offer import Bid, FreeDevice, NodeOffer, Offer, Snapshot
 from corral.model.resources import Amount, Demand, GangShape
-from corral.ports.proposers import Asked
+from corral.policy.bidding import default_bids
 from corral.runtime.proposers import ProposerProcesses
 from tests.e2e.livepool import alive
 from tests.waiting import wait_until
 
 JOB = JobId("7")
 SIZES = tuple(GangShape(1, Demand(n * 1_000, None, n * 4_000, n * 8_000)) for n in (4, 2, 1))
-BIDS = tuple(
-    Bid(shape, throughput=1.0 * shape.demand.gpus_whole, restart_cost_s=30.0, tenure_s=600.0) for shape in SIZES
-)
 DEVICES = tuple(FreeDevice(DeviceId(f"d{i}"), "V100", 1_000, 16_384) for i in range(4))
 NODE = NodeOffer(NodeId("n0"), "rack-0", DEVICES, 16_000, 32_000, Amount(4_000, 16_000, 32_000))
 OFFER = Offer(Snapshot(3, 100.0, (NODE,), (), Amount(4_000, 16_000, 32_000)), 0.25, {"V100": 0.5})
+
+SPEC = JobSpec("train", TenantId("a"), SIZES[0], ("x",), shapes=SIZES, appmaster="mine:propose")
+BIDS = default_bids(SPEC, OFFER)
 
 
 class Ground:
@@ -40,12 +41,9 @@ class Ground:
         self.jobs = root / "jobs"
         self.patience: dict[str, Any] = {}
 
-    def asked(self, code: str) -> Asked:
+    def asked(self, code: str) -> Job:
         (self.workdir / "mine.py").write_text(code)
-        spec = JobSpec(
-            "train", TenantId("a"), SIZES[0], ("x",), workdir=str(self.workdir), shapes=SIZES, appmaster="mine:propose"
-        )
-        return Asked(JOB, spec, OFFER, BIDS)
+        return Job(JOB, replace(SPEC, workdir=str(self.workdir)), 0.0, {})
 
     def log(self) -> str:
         return (self.jobs / "7" / "proposer.log").read_text()
@@ -89,12 +87,14 @@ def test_it_answers_with_bids_of_its_own_and_keeps_its_state(ground: Ground) -> 
     )
 
     async def scenario(proposers: ProposerProcesses) -> None:
-        first = await proposers.propose(asked)
+        first = await proposers.propose(asked, OFFER)
         pid = proposers.pid(JOB)
-        second = await proposers.propose(asked)
-        assert first == tuple(reversed(BIDS))
+        second = await proposers.propose(asked, OFFER)
+        assert isinstance(first, tuple)
         assert isinstance(second, tuple)
-        assert [bid.throughput for bid in second] == [2.0, 4.0, 8.0]
+        assert len(BIDS) >= 3
+        assert [bid.shape for bid in first] == [bid.shape for bid in reversed(BIDS)]
+        assert [bid.throughput for bid in second] == [2 * bid.throughput for bid in reversed(BIDS)]
         assert proposers.pid(JOB) == pid is not None
         proposers.forget(JOB)
         assert proposers.pid(JOB) is None
@@ -127,7 +127,7 @@ def test_one_that_breaks_or_talks_nonsense_is_refused_in_one_line(
     asked = ground.asked(code)
 
     async def scenario(proposers: ProposerProcesses) -> None:
-        assert words in refused(await proposers.propose(asked))
+        assert words in refused(await proposers.propose(asked, OFFER))
         assert proposers.pid(JOB) is None
 
     ground.run(scenario)
@@ -140,7 +140,7 @@ def test_a_directory_that_is_gone_is_told(ground: Ground) -> None:
     ground.workdir.rmdir()
 
     async def scenario(proposers: ProposerProcesses) -> None:
-        assert "ended without an answer" in refused(await proposers.propose(asked))
+        assert "ended without an answer" in refused(await proposers.propose(asked, OFFER))
 
     ground.run(scenario)
     assert "No such file or directory" in ground.log()
@@ -157,7 +157,7 @@ def test_a_silent_one_is_killed_with_what_it_started(ground: Ground) -> None:
     ground.patience = {"start_s": 2.0}
 
     async def scenario(proposers: ProposerProcesses) -> None:
-        assert "has not answered within 2 s and was killed" in refused(await proposers.propose(asked))
+        assert "has not answered within 2 s and was killed" in refused(await proposers.propose(asked, OFFER))
         assert proposers.pid(JOB) is None
 
     ground.run(scenario)
@@ -176,8 +176,8 @@ def test_only_the_first_answer_may_take_as_long_as_an_import(ground: Ground) -> 
     ground.patience = {"start_s": 60.0, "answer_s": 0.3}
 
     async def scenario(proposers: ProposerProcesses) -> None:
-        assert await proposers.propose(asked) == BIDS
-        assert "within 0.3 s" in refused(await proposers.propose(asked))
+        assert await proposers.propose(asked, OFFER) == BIDS
+        assert "within 0.3 s" in refused(await proposers.propose(asked, OFFER))
 
     ground.run(scenario)
 
@@ -190,18 +190,18 @@ def test_one_that_fails_is_left_alone_for_a_while_and_then_tried_again(ground: G
         async def again() -> tuple[Bid, ...] | Refusal:
             """Ask until it is not resting any more."""
             while True:
-                answer = await proposers.propose(broken)
+                answer = await proposers.propose(broken, OFFER)
                 if not (isinstance(answer, Refusal) and "it is tried again" in answer.message):
                     return answer
                 await asyncio.sleep(0.01)
 
-        assert "ended" in refused(await proposers.propose(broken))
-        assert "failed 1 times in a row" in refused(await proposers.propose(broken))
+        assert "ended" in refused(await proposers.propose(broken, OFFER))
+        assert "failed 1 times in a row" in refused(await proposers.propose(broken, OFFER))
         assert "ended" in refused(await again())
-        assert "failed 2 times in a row" in refused(await proposers.propose(broken))
+        assert "failed 2 times in a row" in refused(await proposers.propose(broken, OFFER))
         ground.asked("def propose(offer, job): return offer['bids']")
         assert await again() == BIDS
-        assert await proposers.propose(broken) == BIDS
+        assert await proposers.propose(broken, OFFER) == BIDS
 
     ground.run(scenario)
 
@@ -210,9 +210,9 @@ def test_one_that_is_busy_is_not_asked_twice(ground: Ground) -> None:
     asked = ground.asked("def propose(offer, job): return offer['bids']")
 
     async def scenario(proposers: ProposerProcesses) -> None:
-        first = asyncio.create_task(proposers.propose(asked))
+        first = asyncio.create_task(proposers.propose(asked, OFFER))
         await asyncio.sleep(0)
-        assert "is still at the last offer" in refused(await proposers.propose(asked))
+        assert "is still at the last offer" in refused(await proposers.propose(asked, OFFER))
         assert await first == BIDS
 
     ground.run(scenario)
@@ -238,7 +238,7 @@ def test_it_sees_nothing_of_the_daemon_s_environment_and_no_open_files(ground: G
     secret = os.open(ground.workdir, os.O_RDONLY)
 
     async def scenario(proposers: ProposerProcesses) -> None:
-        assert await proposers.propose(asked) == BIDS
+        assert await proposers.propose(asked, OFFER) == BIDS
 
     ground.run(scenario, {"PATH": os.environ["PATH"], "HOME": "/h", "CORRAL_TOKEN": "secret", "LD_PRELOAD": "x"})
     os.close(secret)

@@ -151,7 +151,7 @@ def test_the_default_bids_are_a_right_answer() -> None:
 def test_a_model_must_be_what_the_job_asks_for() -> None:
     asks = replace(SPEC, shape=shape(4, "H100"), shapes=())
     (bid,) = bids_of([{"model": "NVIDIA H100 80GB HBM3"}], asks, ())  # type: ignore[misc] # a refusal fails here
-    assert bid.shape.demand.gpu_model == "NVIDIA H100 80GB HBM3"
+    assert bid.shape == shape(4, "H100")
     assert isinstance(bids_of([{"model": "K80"}], asks, ()), Refusal)
 
 
@@ -179,7 +179,7 @@ def test_a_model_must_be_what_the_job_asks_for() -> None:
         ([{"throughput": float("inf")}], "throughput must be a number above 0"),
         ([{"confidence": 1.5}], "confidence must be a number at least 0 and at most 1, not 1.5"),
         ([{"remaining_s": -1}], "remaining_s must be a number at least 0, not -1"),
-        ([{"restart_cost_s": 1e9}], "restart_cost_s must be a number at least 0 and at most 86400"),
+        ([{"restart_cost_s": 1e9}], "restart_cost_s must be a number at least 0 and at most 45"),
         ([{"tenure_s": 1e9}], '"tenure_s" is no part of a bid'),
     ],
 )
