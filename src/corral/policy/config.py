@@ -128,6 +128,10 @@ class SchedulingConfig(msgspec.Struct, frozen=True):
     round_rest: int = 10
     fairness: float = 0.5
     remaining_exponent: float = 1.0
+    prior_gangs: float = 30.0
+    prior_shortest_s: float = 30.0
+    prior_longest_s: float = 60 * 86_400.0
+    pool_gangs: float = 100.0
 
 
 class AdmissionDefaults(msgspec.Struct, frozen=True):

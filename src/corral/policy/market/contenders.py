@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from corral.model.ids import GangKey, NodeId, QueueName, TenantId
 from corral.model.market import Market
 from corral.model.offer import Bid, Candidate, Holding, QueueStanding
-from corral.model.resources import MILLI, Amount, Demand, GangShape, Placement
+from corral.model.resources import Amount, Demand, GangShape, Placement
 from corral.model.tenant import Queue
 from corral.policy.config import SchedulingConfig
-from corral.policy.remaining import expected_remaining_s
+from corral.policy.estimation import devices_of
+from corral.policy.remaining import remaining_service
 from corral.policy.valuation import bid_value, finish_time_ratio, weight
 
 
@@ -93,7 +94,7 @@ def gather(market: Market, config: SchedulingConfig) -> Field:
     found: list[Contender] = []
     fixed: list[Holding] = []
     paused: list[Candidate] = []
-    expect = _Expectations(market)
+    expect = _Expectations(market, config)
     for holding in market.snapshot.holdings:
         if holding.stopping or not holding.preemptible or now < holding.tenure_until:
             fixed.append(holding)
@@ -178,20 +179,14 @@ def _bid_of(placements: tuple[Placement, ...]) -> Bid:
 
 
 class _Expectations:
-    """Expected remaining service where nobody says; equal questions of one round are asked once."""
+    """Expected remaining service where nobody says."""
 
-    __slots__ = ("_history", "_known")
+    __slots__ = ("_remaining",)
 
-    def __init__(self, market: Market) -> None:
-        self._history = market.history
-        self._known: dict[tuple[TenantId, int, float], float] = {}
+    def __init__(self, market: Market, config: SchedulingConfig) -> None:
+        self._remaining = remaining_service(market, config)
 
     def of(self, tenant: TenantId, shape: GangShape, attained_s: float, bid: Bid) -> float:
         if bid.remaining_s is not None:
             return bid.remaining_s
-        devices = shape.ranks * -(-shape.demand.gpu_milli // MILLI)
-        question = (tenant, devices, attained_s)
-        known = self._known.get(question)
-        if known is None:
-            known = self._known[question] = expected_remaining_s(self._history, tenant, devices, attained_s)
-        return known
+        return self._remaining.remaining_s(tenant, devices_of(shape), attained_s)
