@@ -11,7 +11,7 @@ from corral.control.board import Board
 from corral.control.config import ControlConfig
 from corral.control.experience import Experience, ExperienceImage
 from corral.control.forecasts import Forecasts
-from corral.control.inputs import Outcome
+from corral.control.inputs import AskProposer, Outcome
 from corral.control.launching import launch, stops
 from corral.control.ledger import Ledger, LedgerImage
 from corral.control.masters import Host, Masters
@@ -56,7 +56,6 @@ from corral.policy import recovery
 from corral.policy.fairness import due_shares
 from corral.policy.inventory import Inventory
 from corral.ports.master import AppMasterFactory
-from corral.ports.proposers import Asked
 from corral.ports.store import FinishedJob, UsageRow
 
 Told = TaskStarted | TaskEnded | GangStopping | JobCancelRequested
@@ -95,7 +94,7 @@ class Book:
         self._usage: list[UsageRow] = []
         self._fences: list[NodeId] = []
         self._notices: list[str] = []
-        self._asks: list[Asked] = []
+        self._asks: list[AskProposer] = []
         self._solve: Market | None = None
         for job in self.state.jobs.values():
             self.waiting.refresh_job(job)
@@ -150,9 +149,9 @@ class Book:
         """Tell the administrator something that he should find in the log."""
         self._notices.append(words)
 
-    def ask(self, asked: Asked) -> None:
+    def ask(self, offer: AskProposer) -> None:
         """Ask a job's own proposer."""
-        self._asks.append(asked)
+        self._asks.append(offer)
 
     def propose(self, now: float, job: Job, proposal: Proposal) -> None:
         """Take a job's bids, for the gangs that wait and for those that run; what is known of gangs stays known."""

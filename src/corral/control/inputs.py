@@ -5,14 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from corral.model.ask import JobAsk
-from corral.model.errors import Refusal
 from corral.model.events import Fact
 from corral.model.ids import JobId, NodeId
-from corral.model.job import JobState
+from corral.model.job import Job, JobState
 from corral.model.market import Market, RoundPlan
 from corral.model.messages import ControllerSays
-from corral.model.offer import Bid
-from corral.ports.proposers import Asked
+from corral.model.offer import Offer, Proposal
 from corral.ports.store import FinishedJob, UsageRow
 
 
@@ -66,11 +64,19 @@ class Solved(msgspec.Struct, frozen=True):
     plan: RoundPlan | None = None
 
 
+class AskProposer(msgspec.Struct, frozen=True):
+    """An offer for a job's own proposer (``job.spec.appmaster``). The answer, good or bad, is ``Proposed``."""
+
+    job: Job
+    offer: Offer
+
+
 class Proposed(msgspec.Struct, frozen=True):
-    """What a job's own proposer answered to an ask of ``Outcome.asks``: its bids, or why there are none."""
+    """What a job's own proposer answered; without a proposal ``failure`` says in one line why there is none."""
 
     job: JobId
-    answer: tuple[Bid, ...] | Refusal
+    proposal: Proposal | None = None
+    failure: str = ""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -88,4 +94,4 @@ class Outcome(msgspec.Struct, frozen=True):
     fences: tuple[NodeId, ...]
     solve: Market | None = None
     notices: tuple[str, ...] = ()
-    asks: tuple[Asked, ...] = ()
+    asks: tuple[AskProposer, ...] = ()

@@ -15,18 +15,17 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from corral.control.book import Book
-from corral.control.inputs import Proposed
+from corral.control.inputs import AskProposer, Proposed
 from corral.control.outlooks import model_of, shape_of
-from corral.model.errors import Refusal
 from corral.model.experience import Measurement
 from corral.model.ids import JobId, NodeId
 from corral.model.job import Job
 from corral.model.messages import MasterProposed, Usage
 from corral.model.offer import Bid, Offer, Outlook, Proposal, Snapshot
+from corral.model.transitions import copy_job
 from corral.policy.bidding import check_proposal, claimed
 from corral.policy.estimation import devices_of, family_of, scale_of
 from corral.ports.master import AppMaster
-from corral.ports.proposers import Asked
 
 
 class Proposals:
@@ -37,7 +36,7 @@ class Proposals:
         self.prices: dict[str, float] = {}
         self._own: dict[JobId, tuple[Bid, ...]] = {}
         self._default: dict[JobId, tuple[Bid, ...]] = {}
-        self._asked: dict[JobId, Asked | None] = {}
+        self._asked: dict[JobId, Offer | None] = {}
         self._watchers: dict[JobId, AppMaster] = {}
 
     # ---- offers ----------------------------------------------------------------------------------------------------
@@ -49,7 +48,7 @@ class Proposals:
         proposal = book.masters.proposer(job).propose(offer)
         if job.spec.appmaster is not None:
             self._default[job.id] = proposal.bids
-            self._ask(job, offer, proposal.bids)
+            self._ask(job, offer)
             proposal = replace(proposal, bids=self._own.get(job.id, proposal.bids))
         book.propose(now, job, proposal)
 
@@ -57,17 +56,17 @@ class Proposals:
         """Return a snapshot as one job sees it."""
         return Offer(snapshot, credit, self.prices, self._book.experience.rates(job.spec))
 
-    def _ask(self, job: Job, offer: Offer, bids: tuple[Bid, ...]) -> None:
+    def _ask(self, job: Job, offer: Offer) -> None:
         """Pass an offer on to a job's own proposer. It sees no gangs of other tenants."""
         tenant = job.spec.tenant
         holdings = tuple(h for h in offer.snapshot.holdings if h.tenant == tenant)
         offer = replace(offer, snapshot=replace(offer.snapshot, holdings=holdings))
         if job.id in self._asked:
             # It is still at an older one: the newest waits for its answer.
-            self._asked[job.id] = Asked(job.id, job.spec, offer, bids)
+            self._asked[job.id] = offer
             return
         self._asked[job.id] = None
-        self._book.ask(Asked(job.id, job.spec, offer, bids))
+        self._book.ask(AskProposer(copy_job(job), offer))
 
     def answered(self, now: float, said: Proposed) -> None:
         """Take the answer of a job's own proposer, or why there is none."""
@@ -77,20 +76,20 @@ class Proposals:
             return
         following = self._asked.pop(job.id)
         before = self._own.pop(job.id, None)
-        refusal = said.answer if isinstance(said.answer, Refusal) else None
-        if not isinstance(said.answer, Refusal):
-            refusal = check_proposal(job.spec, said.answer, book.config.scheduling)
+        failure = said.failure or "no answer"
+        if said.proposal is not None:
+            refusal = check_proposal(job, said.proposal, book.config.scheduling)
+            failure = refusal.line() if refusal is not None else ""
             if refusal is None:
-                self._own[job.id] = said.answer
-        if refusal is not None:
-            book.notice(f"the proposer of job {job.id} made no bids, the default ones stand: {refusal.line()}")
+                self._own[job.id] = said.proposal.bids
+        if failure:
+            book.notice(f"the proposer of job {job.id} made no bids, the default ones stand: {failure}")
         bids = self._own.get(job.id) or self._default[job.id]
         if bids != (before or self._default[job.id]):
             book.propose(now, job, replace(book.waiting.proposals[job.id], bids=bids))
             book.dirty = True
         if following is not None:
-            self._asked[job.id] = None
-            book.ask(following)
+            self._ask(job, following)
 
     # ---- what running jobs measured --------------------------------------------------------------------------------
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
 from corral.model.errors import InvalidField, Refusal
 from corral.model.experience import WorkSpec
-from corral.model.job import Gang, JobSpec
-from corral.model.offer import Bid, Locality, NodeOffer, Offer, Preference
+from corral.model.job import Gang, Job, JobSpec
+from corral.model.offer import Bid, Locality, NodeOffer, Offer, Preference, Proposal
 from corral.model.resources import Demand, GangShape
 from corral.policy.config import BIDS_MAX, NAME_LENGTH_MAX, SchedulingConfig
 from corral.policy.estimation import Prediction, Throughput, scale_of
@@ -191,12 +191,15 @@ def _preferences(
     return tuple(found[:PREFERENCES_MAX])
 
 
-def check_proposal(spec: JobSpec, bids: Sequence[Bid], config: SchedulingConfig) -> Refusal | None:
-    """Return what is wrong with the bids of a job's own proposer, ``None`` when they may stand.
+def check_proposal(job: Job, proposal: Proposal, config: SchedulingConfig) -> Refusal | None:
+    """Return what is wrong with the answer of a job's own proposer, ``None`` when its bids may stand.
 
     It may choose among the shapes that the job declared, name a device model where the job names none, and ask for any
     locality. It may lower what a restart costs and how long it is protected, never raise them: its tenant would gain.
     """
+    spec, bids = job.spec, proposal.bids
+    if proposal.job != job.id:
+        return Refusal(InvalidField.code, f"is {proposal.job!r}, not {job.id}", "job")
     if not 0 < len(bids) <= BIDS_MAX:
         return Refusal(InvalidField.code, f"are {len(bids)}, not 1 to {BIDS_MAX}", "bids")
     shapes = spec.shapes or (spec.shape,)
