@@ -21,14 +21,16 @@ import msgspec
 
 from corral.control.core import Answer, ControlCore, Input
 from corral.control.feed import Feed
-from corral.control.inputs import Fenced, Outcome, Solved
-from corral.model.errors import CorralError, SolverFault, Unavailable
+from corral.control.inputs import Fenced, Outcome, Proposed, Solved
+from corral.model.errors import CorralError, ProposerFault, Refusal, SolverFault, Unavailable
 from corral.model.ids import JobId, NodeId, TenantId
 from corral.model.market import Market
 from corral.model.messages import TaskPhase, TaskReported
+from corral.model.offer import Bid
 from corral.ports.clock import Clock
 from corral.ports.engine import Engine, EngineSays
 from corral.ports.faults import FaultPoint, FaultPoints
+from corral.ports.proposers import Asked, Proposers
 from corral.ports.solver import RoundWorker
 from corral.ports.store import Batch, JournalEntry, Store
 
@@ -46,7 +48,10 @@ class _Letter(msgspec.Struct):
 
 
 class ControlShell:
-    """Runs the core over a store and an engine. Without a ``solver`` there are no global rounds."""
+    """Runs the core over a store and an engine.
+
+    Without a ``solver`` there are no global rounds, without ``proposers`` the default bidder bids for every job.
+    """
 
     def __init__(
         self,
@@ -58,6 +63,7 @@ class ControlShell:
         *,
         last_seq: int,
         solver: RoundWorker | None = None,
+        proposers: Proposers | None = None,
     ) -> None:
         self.core = core
         self.clock = clock
@@ -77,6 +83,7 @@ class ControlShell:
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="store-read")
         self._snapshot_seq = last_seq
         self._solver = solver
+        self._proposers = proposers
         self._aside: set[asyncio.Task[None]] = set()
 
     # ---- callers ---------------------------------------------------------------------------------------------------
@@ -187,6 +194,11 @@ class ControlShell:
             self._do_aside(self._fence(node))
         if outcome.solve is not None and self._solver is not None:
             self._do_aside(self._solve(self._solver, outcome.solve))
+        for asked in outcome.asks:
+            self._do_aside(self._propose(asked))
+        if self._proposers is not None:
+            for ended in outcome.finished:
+                self._proposers.forget(ended.id)
         await self._keep_house()
 
     async def _die_after_answer(self, letters: list[_Letter]) -> None:
@@ -229,6 +241,19 @@ class ControlShell:
             solved = Solved(version)
         self._put(_Letter(solved))
 
+    async def _propose(self, asked: Asked) -> None:
+        """Have a job's own proposer answer an offer. Whatever it does, the core hears of it."""
+        answer: tuple[Bid, ...] | Refusal
+        try:
+            if self._proposers is not None:
+                answer = await self._proposers.propose(asked)
+            else:
+                answer = Refusal(ProposerFault.code, "this pool runs no proposers of jobs", "appmaster")
+        except Exception as error:
+            log.exception("the proposer of job %s could not be asked", asked.job)
+            answer = Refusal(ProposerFault.code, f"it could not be asked ({type(error).__name__})", "appmaster")
+        self._put(_Letter(Proposed(asked.job, answer)))
+
     async def _fence(self, node: NodeId) -> None:
         try:
             proven = await self.engine.fence(node)
@@ -257,6 +282,8 @@ class ControlShell:
             task.cancel()
         if self._solver is not None:
             await self._solver.close()
+        if self._proposers is not None:
+            await self._proposers.close()
         if not self._ahead and self.failure is None and self.last_seq > self._snapshot_seq:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._journal, self._store.save_snapshot, self.last_seq, self.core.image())

@@ -51,6 +51,7 @@ from corral.runtime.faults import FileFaults, NoFaults
 from corral.runtime.options import DEFAULT_PORT
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import load_pool, save_pool
+from corral.runtime.proposers import ProposerProcesses
 from corral.runtime.settings import Settings, load_settings
 from corral.runtime.solver import SolverProcess
 from corral.runtime.supervisor import EXIT_CONFIG
@@ -254,8 +255,16 @@ class Daemon:
         core = ControlCore(recovered, config, AppMasterCore, epoch)
         engine = LocalEngine(self.paths.engine_socket, self.paths.root, NodeFiles())
         last = recovered.entries[-1].seq if recovered.entries else recovered.snapshot_seq
-        clock, solver = SteadyClock(core.book.state.at), SolverProcess(config.scheduling)
-        return ControlShell(core, self.store, engine, clock, self._faults(), last_seq=last, solver=solver)
+        return ControlShell(
+            core,
+            self.store,
+            engine,
+            SteadyClock(core.book.state.at),
+            self._faults(),
+            last_seq=last,
+            solver=SolverProcess(config.scheduling),
+            proposers=ProposerProcesses(self.paths.jobs),
+        )
 
     def _faults(self) -> FaultPoints:
         directory = self.asked.fault_dir
