@@ -21,16 +21,16 @@ import msgspec
 
 from corral.control.core import Answer, ControlCore, Input
 from corral.control.feed import Feed
-from corral.control.inputs import Fenced, Outcome, Proposed, Solved
-from corral.model.errors import CorralError, ProposerFault, Refusal, SolverFault, Unavailable
+from corral.control.inputs import AskProposer, Fenced, Outcome, Proposed, Solved
+from corral.model.errors import CorralError, Refusal, SolverFault, Unavailable
 from corral.model.ids import JobId, NodeId, TenantId
 from corral.model.market import Market
 from corral.model.messages import TaskPhase, TaskReported
-from corral.model.offer import Bid
+from corral.model.offer import Proposal
 from corral.ports.clock import Clock
 from corral.ports.engine import Engine, EngineSays
 from corral.ports.faults import FaultPoint, FaultPoints
-from corral.ports.proposers import Asked, Proposers
+from corral.ports.proposers import Proposers
 from corral.ports.solver import RoundWorker
 from corral.ports.store import Batch, JournalEntry, Store
 
@@ -194,8 +194,8 @@ class ControlShell:
             self._do_aside(self._fence(node))
         if outcome.solve is not None and self._solver is not None:
             self._do_aside(self._solve(self._solver, outcome.solve))
-        for asked in outcome.asks:
-            self._do_aside(self._propose(asked))
+        for ask in outcome.asks:
+            self._do_aside(self._propose(ask))
         if self._proposers is not None:
             for ended in outcome.finished:
                 self._proposers.forget(ended.id)
@@ -241,18 +241,22 @@ class ControlShell:
             solved = Solved(version)
         self._put(_Letter(solved))
 
-    async def _propose(self, asked: Asked) -> None:
+    async def _propose(self, ask: AskProposer) -> None:
         """Have a job's own proposer answer an offer. Whatever it does, the core hears of it."""
-        answer: tuple[Bid, ...] | Refusal
+        job = ask.job.id
+        answer = Proposed(job, failure="this pool runs no proposers of jobs")
         try:
             if self._proposers is not None:
-                answer = await self._proposers.propose(asked)
-            else:
-                answer = Refusal(ProposerFault.code, "this pool runs no proposers of jobs", "appmaster")
+                bids = await self._proposers.propose(ask.job, ask.offer)
+                answer = (
+                    Proposed(job, failure=bids.line())
+                    if isinstance(bids, Refusal)
+                    else Proposed(job, Proposal(job, ask.offer.snapshot.version, bids))
+                )
         except Exception as error:
-            log.exception("the proposer of job %s could not be asked", asked.job)
-            answer = Refusal(ProposerFault.code, f"it could not be asked ({type(error).__name__})", "appmaster")
-        self._put(_Letter(Proposed(asked.job, answer)))
+            log.exception("the proposer of job %s could not be asked", job)
+            answer = Proposed(job, failure=f"it could not be asked ({type(error).__name__})")
+        self._put(_Letter(answer))
 
     async def _fence(self, node: NodeId) -> None:
         try:

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import msgspec
-
 from corral.model.errors import Refusal
 from corral.model.ids import JobId
-from corral.model.job import JobSpec
+from corral.model.job import Job
 from corral.model.offer import Bid, Offer
-
-
-class Asked(msgspec.Struct, frozen=True):
-    """An offer for one job that brings its own proposer. ``bids`` are what the default bidder would answer."""
-
-    job: JobId
-    spec: JobSpec
-    offer: Offer
-    bids: tuple[Bid, ...]
 
 
 class Proposers(Protocol):
     """All own proposers of a pool. Nobody waits for them: until one has answered, the default bidder's bids stand."""
 
-    async def propose(self, asked: Asked) -> tuple[Bid, ...] | Refusal:
+    async def propose(self, job: Job, offer: Offer) -> tuple[Bid, ...] | Refusal:
         """Return the bids of a job's own proposer, or why there are none: it broke, was silent, or bid nonsense."""
 
     def forget(self, job: JobId) -> None:

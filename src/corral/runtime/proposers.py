@@ -23,9 +23,9 @@ import msgspec
 
 from corral.model.errors import ProposerFault, Refusal
 from corral.model.ids import JobId
-from corral.model.job import JobSpec
-from corral.model.offer import Bid
-from corral.ports.proposers import Asked
+from corral.model.job import Job, JobSpec
+from corral.model.offer import Bid, Offer
+from corral.policy.bidding import default_bids
 from corral.wire.bidding import bids_of, question_of
 
 COMMAND = (sys.executable, "-P", "-u", "-m", "corral.runtime.proposing")
@@ -87,9 +87,9 @@ class ProposerProcesses:
         running = child is not None and child.process is not None and child.process.returncode is None
         return child.process.pid if running and child is not None and child.process is not None else None
 
-    async def propose(self, asked: Asked) -> tuple[Bid, ...] | Refusal:
+    async def propose(self, job: Job, offer: Offer) -> tuple[Bid, ...] | Refusal:
         """Return the bids of a job's own proposer, or why there are none."""
-        child = self._children.setdefault(asked.job, _Child())
+        child = self._children.setdefault(job.id, _Child())
         wait_s = child.rests_until - time.monotonic()
         if wait_s > 0:
             return _refusal(f"failed {child.failures} times in a row; it is tried again in {wait_s:.0f} s")
@@ -99,11 +99,11 @@ class ProposerProcesses:
             return _refusal(f"has to wait: {PROCESSES_MAX} own proposers run already")
         child.busy = True
         try:
-            found = await self._ask(child, asked)
+            found = await self._ask(child, job.id, job.spec, offer)
         finally:
             child.busy = False
         if isinstance(found, Refusal):
-            await self._failed(asked.job, child)
+            await self._failed(job.id, child)
         else:
             child.failures = 0
         return found
@@ -125,11 +125,11 @@ class ProposerProcesses:
 
     # ---- one of them -----------------------------------------------------------------------------------------------
 
-    async def _ask(self, child: _Child, asked: Asked) -> tuple[Bid, ...] | Refusal:
-        job, spec = asked.job, asked.spec
+    async def _ask(self, child: _Child, job: JobId, spec: JobSpec, offer: Offer) -> tuple[Bid, ...] | Refusal:
         if child.idle is not None:
             child.idle.cancel()
-        question = msgspec.json.encode(question_of(job, spec, asked.offer, asked.bids)) + b"\n"
+        bids = default_bids(spec, offer)
+        question = msgspec.json.encode(question_of(job, spec, offer, bids)) + b"\n"
         patience_s = self._answer_s if child.answered else self._start_s
         try:
             async with asyncio.timeout(patience_s):
@@ -147,7 +147,7 @@ class ProposerProcesses:
             return _refusal("answered something that is not JSON")
         child.answered = True
         child.idle = asyncio.get_running_loop().call_later(IDLE_S, _retire, child)
-        return bids_of(answer.bids, spec, asked.bids)
+        return bids_of(answer.bids, spec, bids)
 
     async def _exchange(self, child: _Child, job: JobId, spec: JobSpec, question: bytes) -> bytes:
         process = child.process

@@ -14,11 +14,10 @@ from msgspec.structs import replace
 
 from corral.model.errors import ProposerFault, Refusal
 from corral.model.ids import DeviceId, JobId, NodeId, TenantId
-from corral.model.job import JobSpec
+from corral.model.job import Job, JobSpec
 from corral.model.offer import Bid, FreeDevice, NodeOffer, Offer, Snapshot
 from corral.model.resources import Amount, Demand, GangShape
 from corral.policy.bidding import default_bids
-from corral.ports.proposers import Asked
 from corral.runtime.proposers import ProposerProcesses
 from tests.e2e.livepool import alive
 from tests.waiting import wait_until
@@ -42,9 +41,9 @@ class Ground:
         self.jobs = root / "jobs"
         self.patience: dict[str, Any] = {}
 
-    def asked(self, code: str) -> Asked:
+    def asked(self, code: str) -> Job:
         (self.workdir / "mine.py").write_text(code)
-        return Asked(JOB, replace(SPEC, workdir=str(self.workdir)), OFFER, BIDS)
+        return Job(JOB, replace(SPEC, workdir=str(self.workdir)), 0.0, {})
 
     def log(self) -> str:
         return (self.jobs / "7" / "proposer.log").read_text()
@@ -88,9 +87,9 @@ def test_it_answers_with_bids_of_its_own_and_keeps_its_state(ground: Ground) -> 
     )
 
     async def scenario(proposers: ProposerProcesses) -> None:
-        first = await proposers.propose(asked)
+        first = await proposers.propose(asked, OFFER)
         pid = proposers.pid(JOB)
-        second = await proposers.propose(asked)
+        second = await proposers.propose(asked, OFFER)
         assert isinstance(first, tuple)
         assert isinstance(second, tuple)
         assert len(BIDS) >= 3
@@ -128,7 +127,7 @@ def test_one_that_breaks_or_talks_nonsense_is_refused_in_one_line(
     asked = ground.asked(code)
 
     async def scenario(proposers: ProposerProcesses) -> None:
-        assert words in refused(await proposers.propose(asked))
+        assert words in refused(await proposers.propose(asked, OFFER))
         assert proposers.pid(JOB) is None
 
     ground.run(scenario)
@@ -141,7 +140,7 @@ def test_a_directory_that_is_gone_is_told(ground: Ground) -> None:
     ground.workdir.rmdir()
 
     async def scenario(proposers: ProposerProcesses) -> None:
-        assert "ended without an answer" in refused(await proposers.propose(asked))
+        assert "ended without an answer" in refused(await proposers.propose(asked, OFFER))
 
     ground.run(scenario)
     assert "No such file or directory" in ground.log()
@@ -158,7 +157,7 @@ def test_a_silent_one_is_killed_with_what_it_started(ground: Ground) -> None:
     ground.patience = {"start_s": 2.0}
 
     async def scenario(proposers: ProposerProcesses) -> None:
-        assert "has not answered within 2 s and was killed" in refused(await proposers.propose(asked))
+        assert "has not answered within 2 s and was killed" in refused(await proposers.propose(asked, OFFER))
         assert proposers.pid(JOB) is None
 
     ground.run(scenario)
@@ -177,8 +176,8 @@ def test_only_the_first_answer_may_take_as_long_as_an_import(ground: Ground) -> 
     ground.patience = {"start_s": 60.0, "answer_s": 0.3}
 
     async def scenario(proposers: ProposerProcesses) -> None:
-        assert await proposers.propose(asked) == BIDS
-        assert "within 0.3 s" in refused(await proposers.propose(asked))
+        assert await proposers.propose(asked, OFFER) == BIDS
+        assert "within 0.3 s" in refused(await proposers.propose(asked, OFFER))
 
     ground.run(scenario)
 
@@ -191,18 +190,18 @@ def test_one_that_fails_is_left_alone_for_a_while_and_then_tried_again(ground: G
         async def again() -> tuple[Bid, ...] | Refusal:
             """Ask until it is not resting any more."""
             while True:
-                answer = await proposers.propose(broken)
+                answer = await proposers.propose(broken, OFFER)
                 if not (isinstance(answer, Refusal) and "it is tried again" in answer.message):
                     return answer
                 await asyncio.sleep(0.01)
 
-        assert "ended" in refused(await proposers.propose(broken))
-        assert "failed 1 times in a row" in refused(await proposers.propose(broken))
+        assert "ended" in refused(await proposers.propose(broken, OFFER))
+        assert "failed 1 times in a row" in refused(await proposers.propose(broken, OFFER))
         assert "ended" in refused(await again())
-        assert "failed 2 times in a row" in refused(await proposers.propose(broken))
+        assert "failed 2 times in a row" in refused(await proposers.propose(broken, OFFER))
         ground.asked("def propose(offer, job): return offer['bids']")
         assert await again() == BIDS
-        assert await proposers.propose(broken) == BIDS
+        assert await proposers.propose(broken, OFFER) == BIDS
 
     ground.run(scenario)
 
@@ -211,9 +210,9 @@ def test_one_that_is_busy_is_not_asked_twice(ground: Ground) -> None:
     asked = ground.asked("def propose(offer, job): return offer['bids']")
 
     async def scenario(proposers: ProposerProcesses) -> None:
-        first = asyncio.create_task(proposers.propose(asked))
+        first = asyncio.create_task(proposers.propose(asked, OFFER))
         await asyncio.sleep(0)
-        assert "is still at the last offer" in refused(await proposers.propose(asked))
+        assert "is still at the last offer" in refused(await proposers.propose(asked, OFFER))
         assert await first == BIDS
 
     ground.run(scenario)
@@ -239,7 +238,7 @@ def test_it_sees_nothing_of_the_daemon_s_environment_and_no_open_files(ground: G
     secret = os.open(ground.workdir, os.O_RDONLY)
 
     async def scenario(proposers: ProposerProcesses) -> None:
-        assert await proposers.propose(asked) == BIDS
+        assert await proposers.propose(asked, OFFER) == BIDS
 
     ground.run(scenario, {"PATH": os.environ["PATH"], "HOME": "/h", "CORRAL_TOKEN": "secret", "LD_PRELOAD": "x"})
     os.close(secret)
