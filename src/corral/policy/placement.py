@@ -2,14 +2,18 @@
 
 Order of what counts: the ranks of a gang get devices of one model (a gang goes as fast as its slowest rank), then one
 rack, then distinct nodes (``num_nodes`` says so; ranks share a node only where nodes are too few), then the lowest sum
-of data cold start and fragmentation: the node that keeps the fewest whole devices after it (best fit), an NVLink island
-that takes all devices of a rank, a device that is shared already for a share. Where a wish cannot be had now, the next
-best is taken: nothing waits for beauty, except for what a bid's locality demands.
+of data cold start, leaving an NVLink island, and fragmentation, all in devices: what the pool's other shapes lose (see
+``fragmentation``). What the job itself feels comes first, since a pool that is a little better packed is no use to a
+gang that runs across two racks; a cold start passes and is weighed. Ties, and pools whose mix of shapes is not known,
+go by best fit: the node that keeps the fewest whole devices, a device that is shared already for a share. Where a wish
+cannot be had now, the next best is taken: nothing waits for beauty, except for what a bid's locality demands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,10 +22,14 @@ from corral.model.offer import Bid, Locality
 from corral.model.resources import MILLI, Demand, DeviceShare, GangShape, Placement
 from corral.policy.config import SchedulingConfig
 from corral.policy.feasibility import model_matches
+from corral.policy.fragmentation import Fate, Option, State
 from corral.policy.trial import Room, Trial
 
 ISLAND_SPLIT = 8.0
 """Devices: what leaving the NVLink island costs. PCIe is about a tenth of NVLink, so an emptier node is preferred."""
+
+Score = tuple[float, float, int]
+"""Devices that placing costs (lower is better); for ties best fit in devices, then the CPUs that stay."""
 
 _NO_COST: dict[NodeId, float] = {}
 
@@ -56,23 +64,58 @@ def place(trial: Trial, wish: Wish, mask: int = 0) -> tuple[Placement, ...] | No
     For ``Locality.ANY`` the answer is exact: ranks are equal and independent, so they fit together if and only if the
     nodes' fits add up.
     """
+    found = place_first(trial, (wish,), mask)
+    return found[1] if found is not None else None
+
+
+def place_first(trial: Trial, wishes: Sequence[Wish], mask: int = 0) -> tuple[int, tuple[Placement, ...]] | None:
+    """Return which of the wishes, which are equally good to their job, goes best with the pool, and its placements.
+
+    Where several do as well the earlier one wins.
+    """
+    if len(wishes) == 1:
+        spot = _find(trial, wishes[0], mask, rivals=False)
+        return (0, _fill(trial, wishes[0], mask, spot)) if spot is not None else None
+    found = [(i, spot) for i, wish in enumerate(wishes) if (spot := _find(trial, wish, mask, rivals=True)) is not None]
+    if not found:
+        return None
+    first, spot = min(found, key=lambda item: (item[1].stage, item[1].score, item[0]))
+    return first, _fill(trial, wishes[first], mask, spot)
+
+
+class _Spot(NamedTuple):
+    """Where a gang may go: how many wishes were given up, the sum of scores, and the ranks of each node.
+
+    ``part`` is the part of the one node when the ranks have to be close.
+    """
+
+    stage: int
+    score: Score
+    nodes: list[tuple[NodeId, int]]
+    exact: str | None
+    part: Room | None = None
+
+
+def _find(trial: Trial, wish: Wish, mask: int, *, rivals: bool) -> _Spot | None:
     demand, ranks = wish.shape.demand, wish.shape.ranks
     everywhere = _allowed(trial.fits(demand, None, mask), wish.without)
     if not enough(everywhere, ranks):
         return None
     models = _models(trial, wish)
     if wish.locality in (Locality.NODE, Locality.NVLINK):
-        return _place_on_one_node(trial, wish, mask, everywhere, models)
+        return _find_on_one_node(trial, wish, mask, everywhere, models)
+    if len(everywhere) == 1 and ranks == 1 and not models and not rivals:
+        return _Spot(0, (0.0, 0.0, 0), [(next(iter(everywhere)), 1)], None)
     tables = [(model, _allowed(trial.fits(demand, model, mask), wish.without)) for model in models]
-    for choices in _stages(trial, wish, tables, everywhere):
-        best: tuple[float, list[tuple[NodeId, int]], str | None] | None = None
+    for stage, choices in enumerate(_stages(trial, wish, tables, everywhere)):
+        best: _Spot | None = None
         for exact, fits in choices:
             if enough(fits, ranks):
                 score, nodes = _assign(trial, wish, fits, mask, exact)
-                if best is None or score < best[0]:
-                    best = (score, nodes, exact)
+                if best is None or score < best.score:
+                    best = _Spot(stage, score, nodes, exact)
         if best is not None:
-            return _fill(trial, wish, mask, best[1], best[2])
+            return best
     return None
 
 
@@ -126,69 +169,128 @@ def _by_rack(trial: Trial, fits: dict[NodeId, int]) -> list[dict[NodeId, int]]:
 
 def _assign(
     trial: Trial, wish: Wish, fits: dict[NodeId, int], mask: int, exact: str | None
-) -> tuple[float, list[tuple[NodeId, int]]]:
+) -> tuple[Score, list[tuple[NodeId, int]]]:
     """Return the sum of scores and how many ranks each chosen node gets; the fits must be enough."""
-    demand, ranks = wish.shape.demand, wish.shape.ranks
-    if len(fits) == 1 and ranks == 1 and exact is None:
-        return 0.0, [(next(iter(fits)), 1)]
-    scored = [(*_score(trial.room(node, mask), wish, demand, exact), node) for node in fits]
+    ranks = wish.shape.ranks
     if ranks == 1:
-        score, _, node = min(scored)
+        score, node = min(_scored_alike(trial, wish, fits, mask, exact))
         return score, [(node, 1)]
+    scored = [(_score(trial, wish, node, mask, exact), node) for node in fits]
     scored.sort()
     chosen = scored[:ranks]
-    counts = {node: 1 for _, _, node in chosen}
+    counts = {node: 1 for _, node in chosen}
     left = ranks - len(chosen)
     while left > 0:
-        for _, _, node in chosen:
+        for _, node in chosen:
             if left > 0 and counts[node] < fits[node]:
                 counts[node] += 1
                 left -= 1
     ordered = sorted(counts.items(), key=lambda item: (trial.offers[item[0]].rack, item[0]))
-    return sum(score for score, _, _ in chosen), ordered
+    return (sum(s[0] for s, _ in chosen), sum(s[1] for s, _ in chosen), sum(s[2] for s, _ in chosen)), ordered
 
 
-def _score(room: Room, wish: Wish, demand: Demand, exact: str | None) -> tuple[float, int]:
-    """Return what placing one rank on a node costs (lower is better) and the CPUs that stay, for ties."""
-    cost = wish.cost.get(room.offer.node, wish.cost_unlisted)
+def _scored_alike(
+    trial: Trial, wish: Wish, fits: Mapping[NodeId, int], mask: int, exact: str | None
+) -> Iterator[tuple[Score, NodeId]]:
+    """Yield the scores of nodes, of those that are alike the one with the lowest name."""
+    first: dict[object, NodeId] = {}
+    state, cost = trial.state, wish.cost
+    for node in fits:
+        alike = (state(node, mask), cost.get(node, wish.cost_unlisted)) if cost else state(node, mask)
+        known = first.get(alike)
+        if known is None or node < known:
+            first[alike] = node
+    for node in first.values():
+        yield _score(trial, wish, node, mask, exact), node
+
+
+def _score(trial: Trial, wish: Wish, node: NodeId, mask: int, exact: str | None) -> Score:
+    """Return what placing one rank on a node costs."""
+    state = trial.state(node, mask)
+    cost = wish.cost.get(node, wish.cost_unlisted)
+    return _score_of(trial, state, lambda: trial.room(node, mask), wish.shape.demand, exact, cost)
+
+
+def _score_of(
+    trial: Trial, state: State, room: Callable[[], Room], demand: Demand, exact: str | None, cost: float
+) -> Score:
+    fate = state.fates.get((demand, exact))
+    if fate is None:
+        fate = state.fates[demand, exact] = _fate(trial, room(), demand, exact)
+    prices = trial.prices()
+    if prices is None:
+        return cost + fate.split + fate.tightness, 0.0, fate.stay
+    known = prices.losses.get((state, demand, exact))
+    if known is None:
+        known = min(prices.loss(state, after) for _, after in fate.options)
+        prices.losses[state, demand, exact] = known
+    return cost + fate.split + known, fate.tightness, fate.stay
+
+
+def _fate(trial: Trial, room: Room, demand: Demand, exact: str | None) -> Fate:
+    """Return what placing one rank does to a node; ``demand`` may be that of several ranks together."""
     stay = room.cpus_milli - demand.cpus_milli
-    devices, free = room.offer.devices, room.free
+    free, eligible = room.free, room.eligible(demand, exact)
     count = demand.gpus_whole
+    split = 0.0
     if count:
-        islands: dict[int, int] = {}
-        for i in room.eligible(demand, exact):
-            if free[i] >= MILLI:
-                islands[devices[i].island] = islands.get(devices[i].island, 0) + 1
-        split = 0.0 if any(size >= count for size in islands.values()) else ISLAND_SPLIT
-        return cost + sum(islands.values()) - count + split, stay
-    if demand.is_share:
-        shared = [free[i] for i in room.eligible(demand, exact) if demand.gpu_milli <= free[i] < MILLI]
+        islands = _islands(room, eligible)
+        split = 0.0 if any(len(members) >= count for members in islands.values()) else ISLAND_SPLIT
+        tightness = float(sum(map(len, islands.values())) - count)
+    else:
+        shared = [free[i] for i in eligible if demand.gpu_milli <= free[i] < MILLI] if demand.is_share else []
         if shared:
-            return cost + min(shared) / MILLI - 1.0, stay
-    spoilt = sum(1 for milli in free if milli >= MILLI)
-    # A job without GPUs takes CPUs that a node's devices will need, also of those that are busy now.
-    return cost + spoilt + (0 if demand.is_share else len(devices)), stay
+            tightness = min(shared) / MILLI - 1.0
+        else:
+            # A job without GPUs takes CPUs that a node's devices will need, also of those that are busy now.
+            spoilt = sum(1 for milli in free if milli >= MILLI)
+            tightness = float(spoilt + (0 if demand.is_share else len(free)))
+    return Fate(tightness, split, stay, tuple(_options(trial, room, demand, exact)))
 
 
-def _place_on_one_node(
-    trial: Trial, wish: Wish, mask: int, fits: dict[NodeId, int], models: list[str]
-) -> tuple[Placement, ...] | None:
+def _options(trial: Trial, room: Room, demand: Demand, exact: str | None) -> Iterator[Option]:
+    """Yield the states of a node after one rank: one for each kind of device that a share could go to."""
+    devices = room.offer.devices
+    choices: dict[tuple[str, int, int] | None, list[int]] = {}
+    if demand.is_share:
+        for i in room.eligible(demand, exact):
+            if room.free[i] >= demand.gpu_milli:
+                choices.setdefault((devices[i].model, devices[i].island, room.free[i]), [i])
+    elif demand.gpus_whole:
+        choices[None] = _whole_devices(room, room.eligible(demand, exact), demand.gpus_whole, {})
+    milli = min(MILLI, demand.gpu_milli)
+    for kind, positions in (choices or {None: []}).items():
+        free = room.free.copy()
+        for i in positions:
+            free[i] -= milli
+        after = Room(room.offer, free, room.cpus_milli - demand.cpus_milli, room.memory_mib - demand.memory_mib)
+        yield kind, trial.gauge.state(after.key)
+
+
+def _find_on_one_node(trial: Trial, wish: Wish, mask: int, fits: dict[NodeId, int], models: list[str]) -> _Spot | None:
     demand, ranks = wish.shape.demand, wish.shape.ranks
     merged = Demand(demand.gpu_milli * ranks, demand.gpu_model, demand.cpus_milli * ranks, demand.memory_mib * ranks)
-    for exact in (*models, None):
-        best: tuple[float, int, NodeId, Room] | None = None
+    for stage, exact in enumerate((*models, None)):
+        best: _Spot | None = None
         for node, fit in fits.items():
             if fit < ranks:
                 continue
             for room in _parts(trial.room(node, mask), wish):
                 if room.fit(demand, exact) < ranks:
                     continue
-                option = (*_score(room, wish, merged, exact), node, room)
-                if best is None or option[:3] < best[:3]:
-                    best = option
+                cost = wish.cost.get(node, wish.cost_unlisted)
+                score = _score_of(
+                    trial, trial.gauge.state(room.key), functools.partial(_itself, room), merged, exact, cost
+                )
+                if best is None or (score, node) < (best.score, best.nodes[0][0]):
+                    best = _Spot(stage, score, [(node, ranks)], exact, room)
         if best is not None:
-            return tuple(_ranks_on(best[3], wish, exact, range(ranks)))
+            return best
     return None
+
+
+def _itself(room: Room) -> Room:
+    return room
 
 
 def _parts(room: Room, wish: Wish) -> Iterator[Room]:
@@ -202,29 +304,30 @@ def _parts(room: Room, wish: Wish) -> Iterator[Room]:
         yield Room(room.offer, free, room.cpus_milli, room.memory_mib)
 
 
-def _fill(
-    trial: Trial, wish: Wish, mask: int, nodes: list[tuple[NodeId, int]], exact: str | None
-) -> tuple[Placement, ...]:
+def _fill(trial: Trial, wish: Wish, mask: int, spot: _Spot) -> tuple[Placement, ...]:
     placements: list[Placement] = []
-    for node, count in nodes:
+    for node, count in spot.nodes:
         first = len(placements)
-        placements.extend(_ranks_on(trial.room(node, mask), wish, exact, range(first, first + count)))
+        room = spot.part if spot.part is not None else trial.room(node, mask)
+        placements.extend(_ranks_on(trial, room, wish, spot.exact, range(first, first + count)))
     return tuple(placements)
 
 
-def _ranks_on(room: Room, wish: Wish, exact: str | None, ranks: range) -> Iterator[Placement]:
+def _ranks_on(trial: Trial, room: Room, wish: Wish, exact: str | None, ranks: range) -> Iterator[Placement]:
     """Yield the placements of some ranks on one node; uses ``room`` up."""
     demand = wish.shape.demand
     for rank in ranks:
-        chosen = _choose_devices(room, wish, exact)
+        chosen = _choose_devices(trial, room, wish, exact)
         milli = min(MILLI, demand.gpu_milli)
         shares = tuple(DeviceShare(room.offer.devices[i].uuid, milli) for i in sorted(chosen))
         for i in chosen:
             room.free[i] -= milli
+        room.cpus_milli -= demand.cpus_milli
+        room.memory_mib -= demand.memory_mib
         yield Placement(rank, room.offer.node, shares, demand.cpus_milli, demand.memory_mib)
 
 
-def _choose_devices(room: Room, wish: Wish, exact: str | None) -> list[int]:
+def _choose_devices(trial: Trial, room: Room, wish: Wish, exact: str | None) -> list[int]:
     """Return the positions of the devices for one rank, which must fit."""
     demand = wish.shape.demand
     if demand.gpu_milli == 0:
@@ -232,19 +335,47 @@ def _choose_devices(room: Room, wish: Wish, exact: str | None) -> list[int]:
     devices, free = room.offer.devices, room.free
     eligible = room.eligible(demand, exact)
     ready = {i: wish.ready.get(devices[i].uuid, 0.0) if wish.ready is not None else 0.0 for i in eligible}
+    if demand.gpus_whole:
+        return _whole_devices(room, eligible, demand.gpus_whole, ready)
+    open_ = [i for i in eligible if free[i] >= demand.gpu_milli]
+    if len(open_) == 1:
+        return open_
+    islands = _islands(room, eligible)
+    prices = trial.prices()
+    loss: dict[tuple[str, int, int] | None, float] = {}
+    if prices is not None:
+        state = trial.gauge.state(room.key)
+        fate = state.fates.get((demand, exact))
+        if fate is None:
+            fate = state.fates[demand, exact] = _fate(trial, room, demand, exact)
+        loss = {kind: prices.loss(state, after) for kind, after in fate.options}
+
+    def order(i: int) -> tuple[float, float, int, int, int]:
+        island = devices[i].island
+        lost = loss.get((devices[i].model, island, free[i]), 0.0)
+        return ready[i], lost, free[i], len(islands.get(island, ())), i
+
+    return [min(open_, key=order)]
+
+
+def _islands(room: Room, eligible: list[int]) -> dict[int, list[int]]:
+    """Return the positions of whole free devices by NVLink island."""
+    devices, free = room.offer.devices, room.free
     islands: dict[int, list[int]] = {}
     for i in eligible:
         if free[i] >= MILLI:
             islands.setdefault(devices[i].island, []).append(i)
+    return islands
+
+
+def _whole_devices(room: Room, eligible: list[int], count: int, ready: Mapping[int, float]) -> list[int]:
+    """Return the devices that come free first, on one island that takes all (the fullest) or on few islands."""
+    islands = _islands(room, eligible)
     for members in islands.values():
-        members.sort(key=lambda i: (ready[i], i))
-    count = demand.gpus_whole
-    if count == 0:
-        open_ = [i for i in eligible if free[i] >= demand.gpu_milli]
-        return [min(open_, key=lambda i: (ready[i], free[i], len(islands.get(devices[i].island, ())), i))]
+        members.sort(key=lambda i: (ready.get(i, 0.0), i))
     fitting = [island for island, members in islands.items() if len(members) >= count]
     if fitting:
-        island = min(fitting, key=lambda name: (ready[islands[name][count - 1]], len(islands[name]), name))
+        island = min(fitting, key=lambda name: (ready.get(islands[name][count - 1], 0.0), len(islands[name]), name))
         return islands[island][:count]
     largest_first = sorted(islands.items(), key=lambda item: (-len(item[1]), item[0]))
     return [i for _, members in largest_first for i in members][:count]

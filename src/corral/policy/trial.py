@@ -1,18 +1,22 @@
 """The working view of one round: node offers that can be taken from, with what reservations keep. Forgotten afterwards.
 
 A round looks at the same few shapes again and again, so the ranks that fit are kept in one table per (demand, exact
-device model, binding reservations); taking something recomputes only the touched node in each table. Only touched nodes
-are copied.
+device model, binding reservations); what was touched since a table was asked for last is computed again then. Only
+touched nodes are copied. Nodes that are alike share a state, on which scores are remembered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from corral.model.ids import NodeId
 from corral.model.offer import NodeOffer
 from corral.model.resources import MILLI, Demand, Placement
 from corral.policy.feasibility import device_fit, model_matches, whole
+from corral.policy.fragmentation import Gauge, Key, Mix, Prices, State, gauge
+
+REPRICED_PARTS = 32
+"""Prices are made anew when this part of the nodes was touched: a few nodes do not move what are sums over the pool."""
 
 
 class Room:
@@ -46,6 +50,14 @@ class Room:
         if demand.gpu_model is None:
             return list(range(len(devices)))
         return [i for i, d in enumerate(devices) if model_matches(demand.gpu_model, d.model)]
+
+    @property
+    def key(self) -> Key:
+        """Return what makes nodes alike."""
+        devices = [(d.model, d.island, free) for d, free in zip(self.offer.devices, self.free, strict=True)]
+        if len({device[0] for device in devices}) == 1:
+            devices.sort()
+        return tuple(devices), self.cpus_milli, self.memory_mib
 
     def change(self, placement: Placement, sign: int) -> None:
         """Give back (``sign`` 1) or take (-1) what a placement holds. Unknown devices are passed over."""
@@ -92,15 +104,35 @@ class Constraint:
         self.keeps = keeps
 
 
-class Trial:
-    """A mutable trial copy of the pool. ``mask`` has bit ``i`` set when constraint ``i`` binds the question."""
+class _Table:
+    """The ranks that fit by node, as of the first ``seen`` touches."""
 
-    def __init__(self, nodes: Sequence[NodeOffer]) -> None:
+    __slots__ = ("fits", "seen")
+
+    def __init__(self, seen: int) -> None:
+        self.fits: dict[NodeId, int] = {}
+        self.seen = seen
+
+
+class Trial:
+    """A mutable trial copy of the pool. ``mask`` has bit ``i`` set when constraint ``i`` binds the question.
+
+    ``learn`` is asked for the mix of shapes that the pool sees when there is a choice to make for the first time;
+    without it nodes compare by best fit.
+    """
+
+    def __init__(self, nodes: Sequence[NodeOffer], learn: Callable[[], Mix] | None = None) -> None:
         self.offers: dict[NodeId, NodeOffer] = {offer.node: offer for offer in nodes}
         self._rooms: dict[NodeId, Room] = {}
         self._constraints: list[Constraint] = []
-        self._tables: dict[tuple[Demand, str | None, int], dict[NodeId, int]] = {}
+        self._tables: dict[tuple[Demand, str | None, int], _Table] = {}
         self._models: tuple[str, ...] | None = None
+        self._learn = learn
+        self._gauge: Gauge | None = None
+        self._prices: Prices | None = None
+        self._priced_at = 0
+        self._states: dict[int, dict[NodeId, State]] = {}
+        self._touched: list[NodeId] = []
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -132,12 +164,53 @@ class Trial:
         key = (demand, exact, mask)
         table = self._tables.get(key)
         if table is None:
-            table = self._tables[key] = {}
+            table = self._tables[key] = _Table(len(self._touched))
+            changed: Iterable[NodeId] = self.offers
+        elif table.seen == len(self._touched):
+            return table.fits
+        else:
+            changed = dict.fromkeys(self._touched[table.seen :])
+            table.seen = len(self._touched)
+        for node in changed:
+            fit = self.room(node, mask).fit(demand, exact)
+            if fit > 0:
+                table.fits[node] = fit
+            else:
+                table.fits.pop(node, None)
+        return table.fits
+
+    @property
+    def gauge(self) -> Gauge:
+        """Return what measures the states of this view."""
+        if self._gauge is None:
+            self._gauge = gauge(self._learn() if self._learn is not None else ())
+        return self._gauge
+
+    def state(self, node: NodeId, mask: int = 0) -> State:
+        """Return the state of a node once the binding reservations have theirs."""
+        states = self._states.setdefault(mask, {})
+        state = states.get(node)
+        if state is None:
+            state = states[node] = self.gauge.state(self.room(node, mask).key)
+        return state
+
+    def learn_again(self) -> None:
+        """Ask for the mix of shapes anew: what ran and waited may have changed much since."""
+        self._gauge = self._prices = None
+        self._states = {}
+
+    def prices(self) -> Prices | None:
+        """Return the prices of what stays free, ``None`` when the pool's mix of shapes is not known."""
+        if not self.gauge.weights:
+            return None
+        if self._prices is None or REPRICED_PARTS * (len(self._touched) - self._priced_at) > len(self.offers):
+            counts: dict[State, int] = {}
             for node in self.offers:
-                fit = self.room(node, mask).fit(demand, exact)
-                if fit > 0:
-                    table[node] = fit
-        return table
+                state = self.state(node)
+                counts[state] = counts.get(state, 0) + 1
+            self._prices = Prices(self.gauge, counts)
+            self._priced_at = len(self._touched)
+        return self._prices
 
     def take(self, placements: Iterable[Placement], end: float) -> None:
         """Take placements that end at ``end``; constraints by which that is in time count them as given back."""
@@ -147,14 +220,14 @@ class Trial:
                 keep = constraint.keeps.get(placement.node)
                 if keep is not None and end <= constraint.gives_until:
                     keep.change(self.offers[placement.node], placement, -1)
-            self._refresh(placement.node)
+            self._touch(placement.node)
 
     def release(self, placements: Iterable[Placement]) -> None:
         """Give back placements. Nodes that are not offered are passed over."""
         for placement in placements:
             if placement.node in self.offers:
                 self._own(placement.node).change(placement, 1)
-                self._refresh(placement.node)
+                self._touch(placement.node)
 
     def branch(self) -> Trial:
         """Return an independent copy without what reservations keep."""
@@ -162,12 +235,14 @@ class Trial:
         other.offers = self.offers
         other._rooms = {node: self.room(node) for node in self._rooms}
         other._models = self._models
+        other._learn, other._gauge = self._learn, self._gauge
         return other
 
     def constrain(self, constraints: list[Constraint]) -> None:
         """Protect what reservations need, in place of what was protected before."""
         self._constraints = constraints
         self._tables = {key: table for key, table in self._tables.items() if key[2] == 0}
+        self._states = {mask: states for mask, states in self._states.items() if mask == 0}
 
     def mask(self, end: float) -> int:
         """Return which constraints bind who ends at ``end``."""
@@ -183,10 +258,7 @@ class Trial:
             room = self._rooms[node] = Room.of(self.offers[node])
         return room
 
-    def _refresh(self, node: NodeId) -> None:
-        for (demand, exact, mask), table in self._tables.items():
-            fit = self.room(node, mask).fit(demand, exact)
-            if fit > 0:
-                table[node] = fit
-            else:
-                table.pop(node, None)
+    def _touch(self, node: NodeId) -> None:
+        self._touched.append(node)
+        for states in self._states.values():
+            states.pop(node, None)

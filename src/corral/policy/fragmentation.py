@@ -1,0 +1,226 @@
+"""What stays useful of free devices: the fragmentation gradient over the mix of shapes that a pool sees.
+
+Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent", USENIX
+ATC'23, measure a node by the free GPU that an average task cannot use, and place where that grows least. Two things are
+different here. What a need can use of a node is also bounded by the CPUs and the memory that go with its devices, so
+that devices without CPUs count as lost before the last CPU is gone. And needs are priced by how scarce their room has
+become in the whole pool: the pool is measured by the sum of ``weight / usable``, so a node that one need alone can use
+is kept for it, once the others have enough elsewhere.
+
+Pure and deterministic: what is remembered saves time, it never changes an answer.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from operator import mul
+
+import msgspec
+
+from corral.model.offer import Bid, Candidate, Holding
+from corral.model.resources import MILLI, Demand, Placement
+from corral.policy.feasibility import model_matches
+
+NEEDS_MAX = 128
+"""Needs of one mix, the most frequent ones: scores cost in proportion, and rarer ones hardly move a price."""
+
+SAMPLE_MAX = 512
+"""Gangs of each kind (running, pending) that a mix is learnt from: a share of 1 in 512 has no weight worth a look."""
+
+STATES_MAX = 100_000
+"""States remembered for one mix (about 2 KB each); beyond that all are forgotten."""
+
+DIGITS = 9
+"""Losses are compared to a billionth of a device: less is rounding, and equal states must tie."""
+
+PRIOR: tuple[tuple[int, float], ...] = (
+    (MILLI // 4, 1.0), (MILLI // 2, 1.0), (MILLI, 4.0), (2 * MILLI, 1.0), (4 * MILLI, 1.0), (8 * MILLI, 2.0),
+)  # fmt: skip
+"""Milli-GPUs and pseudo-counts of a pool without history: most tasks ask for one device (Jeon et al., ATC'19; Weng et
+al., NSDI'22), some for shares, and a whole node is what cannot be made up for. Ten gangs outweigh it."""
+
+PRIOR_CPUS_MILLI = 4 * MILLI
+"""CPUs per device of the prior: below what nodes have per device, so that it says nothing where there are enough."""
+
+
+class Need(msgspec.Struct, frozen=True):
+    """What tasks of one kind ask for; ``models`` are the device models that would do (empty: any of them)."""
+
+    gpu_milli: int
+    models: tuple[str, ...] = ()
+    cpus_milli: int = 0
+    memory_mib: int = 0
+
+    @classmethod
+    def of(cls, bids: Sequence[Bid]) -> Need:
+        """Return the need behind a proposal: the first bid, on any model that a bid of the same size names."""
+        first = bids[0].shape.demand
+        return cls.over([b.shape.demand for b in bids if b.shape.demand.gpu_milli == first.gpu_milli])
+
+    @classmethod
+    def over(cls, demands: Sequence[Demand]) -> Need:
+        """Return the need that any of these demands would meet; they differ in their device models only."""
+        first, named = demands[0], {demand.gpu_model for demand in demands}
+        models = () if None in named else tuple(sorted(name for name in named if name is not None))
+        return cls(first.gpu_milli, models, first.cpus_milli, first.memory_mib)
+
+    @classmethod
+    def held(cls, placement: Placement) -> Need:
+        """Return the need that a placement met, on any model."""
+        return cls(placement.gpu_milli, (), placement.cpus_milli, placement.memory_mib)
+
+
+Mix = tuple[tuple[Need, float], ...]
+"""Needs with their weights."""
+
+
+def mix_of(counts: Mapping[Need, float]) -> Mix:
+    """Return the mix of needs seen so often.
+
+    Needs without devices are left out: their room is not what runs short. Those that differ little in CPUs or memory
+    count as the most frequent of them. The weight of a need is its share of all, per device that it asks for, since
+    small tasks are the ones that can use what is left over. Weights are rounded to half powers of two: a mix stays
+    the same, with all that is remembered about it, while the pool does.
+    """
+    groups: dict[tuple[object, ...], list[tuple[float, Need]]] = {}
+    for need, count in counts.items():
+        if need.gpu_milli > 0 and count > 0:
+            size = (round(2 * math.log2(need.cpus_milli + 1)), round(2 * math.log2(need.memory_mib + 1)))
+            groups.setdefault((need.gpu_milli, need.models, size), []).append((count, need))
+    merged = [
+        (sum(count for count, _ in group), min(group, key=lambda item: (-item[0], msgspec.structs.astuple(item[1])))[1])
+        for group in groups.values()
+    ]
+    merged.sort(key=lambda item: (-item[0], msgspec.structs.astuple(item[1])))
+    total = sum(count for count, _ in merged)
+    return tuple(
+        (need, 2.0 ** (round(2 * math.log2(count * MILLI / need.gpu_milli / total)) / 2))
+        for count, need in merged[:NEEDS_MAX]
+    )
+
+
+PRIOR_NEEDS: Mapping[Need, float] = {
+    Need(milli, (), PRIOR_CPUS_MILLI * milli // MILLI): count for milli, count in PRIOR
+}
+
+
+def learnt(holdings: Sequence[Holding], pending: Iterable[tuple[Candidate, int]]) -> Mix:
+    """Return the mix that a pool sees: what runs, what waits (candidates with how many are alike), and the prior."""
+    counts = dict(PRIOR_NEEDS)
+    step = max(1, -(-len(holdings) // SAMPLE_MAX))
+    for holding in holdings[::step]:
+        if holding.placements:
+            need = Need.of(holding.bids) if holding.bids else Need.held(holding.placements[0])
+            counts[need] = counts.get(need, 0.0) + step * len(holding.placements)
+    for candidate, alike in pending:
+        need = Need.of(candidate.bids)
+        counts[need] = counts.get(need, 0.0) + alike * candidate.shape.ranks
+    return mix_of(counts)
+
+
+Devices = tuple[tuple[str, int, int], ...]
+"""(Model, NVLink island, free milli) of a node's devices, sorted where they are of one model."""
+Key = tuple[Devices, int, int]
+"""Devices, free CPUs and free memory: nodes with the same key are alike."""
+Option = tuple[tuple[str, int, int] | None, "State"]
+"""A device that a share may go to (``None`` where there is no choice) and the state of the node afterwards."""
+
+
+class State:
+    """What alike nodes have free. ``usable`` holds milli-GPUs by need; ``fates`` what placing on it does."""
+
+    __slots__ = ("fates", "key", "usable")
+
+    def __init__(self, key: Key, usable: array[float]) -> None:
+        self.key = key
+        self.usable = usable
+        self.fates: dict[tuple[Demand, str | None], Fate] = {}
+
+
+class Fate(msgspec.Struct, frozen=True):
+    """What placing one rank does to a state: best-fit score and island split in devices, CPUs that stay, options."""
+
+    tightness: float
+    split: float
+    stay: int
+    options: tuple[Option, ...]
+
+
+class Gauge:
+    """Measures states by one mix, and remembers them."""
+
+    def __init__(self, mix: Mix) -> None:
+        self.weights = tuple(weight for _, weight in mix)
+        self.sizes = tuple(need.gpu_milli for need, _ in mix)
+        self._states: dict[Key, State] = {}
+        pools: dict[tuple[int, tuple[str, ...]], list[tuple[int, int, int]]] = {}
+        for index, (need, _) in enumerate(mix):
+            pools.setdefault((need.gpu_milli, need.models), []).append((index, need.cpus_milli, need.memory_mib))
+        self._pools = tuple((milli, models, tuple(members)) for (milli, models), members in pools.items())
+
+    def state(self, key: Key) -> State:
+        """Return the one state of a key."""
+        state = self._states.get(key)
+        if state is None:
+            if len(self._states) >= STATES_MAX:
+                self._states.clear()
+            state = self._states[key] = State(key, self._usable(key))
+        return state
+
+    def _usable(self, key: Key) -> array[float]:
+        devices, cpus, memory = key
+        usable = array("d", bytes(8 * len(self.weights)))
+        for milli, models, members in self._pools:
+            least = min(MILLI, milli)
+            free = sum(left for model, _, left in devices if left >= least and _one_of(models, model))
+            if free < milli:
+                continue
+            for index, need_cpus, need_memory in members:
+                if need_cpus <= cpus and need_memory <= memory:
+                    by_cpus = cpus * milli / need_cpus if need_cpus else math.inf
+                    by_memory = memory * milli / need_memory if need_memory else math.inf
+                    usable[index] = min(free, by_cpus, by_memory)
+        return usable
+
+
+@functools.lru_cache(maxsize=4_096)
+def _one_of(models: tuple[str, ...], model: str) -> bool:
+    return not models or any(model_matches(wanted, model) for wanted in models)
+
+
+@functools.lru_cache(maxsize=4)
+def gauge(mix: Mix) -> Gauge:
+    """Return the gauge of a mix; what it remembers serves the rounds to come."""
+    return Gauge(mix)
+
+
+class Prices:
+    """What a milli-GPU that a need can use is worth now, from what all nodes together leave it.
+
+    The pool is measured by ``sum weight / usable``; the prices are the derivatives ``weight / usable^2``, scaled so
+    that they add up to one device: losses are in devices, as the average need would count them.
+    """
+
+    def __init__(self, gauge_: Gauge, counts: Mapping[State, int]) -> None:
+        totals = [float(size) for size in gauge_.sizes]
+        for state, count in counts.items():
+            totals = [total + count * usable for total, usable in zip(totals, state.usable, strict=True)]
+        raw = [weight / (total * total) for weight, total in zip(gauge_.weights, totals, strict=True)]
+        scale = MILLI * sum(raw)
+        self._prices = tuple(price / scale for price in raw) if scale > 0.0 else ()
+        self._values: dict[State, float] = {}
+        self.losses: dict[tuple[State, Demand, str | None], float] = {}
+
+    def value(self, state: State) -> float:
+        """Return what is free on a node in devices of the average need."""
+        value = self._values.get(state)
+        if value is None:
+            value = self._values[state] = sum(map(mul, self._prices, state.usable))
+        return value
+
+    def loss(self, before: State, after: State) -> float:
+        """Return the devices that placing takes from the average need."""
+        return round(self.value(before) - self.value(after), DIGITS)
