@@ -155,7 +155,7 @@ class Proposals:
             return False
         measured = replace(said, family=family_of(job.spec), model=model, devices=scale_of(shape))
         if job.spec.work is not None and devices_of(shape):
-            claims = claimed(job.spec.work, (model,), scale_of(job.spec.shape))
+            claims = claimed(job.spec.work.throughput.items(), (model,), scale_of(job.spec.shape))
             claim = claims.get((model, measured.devices))
             if claim is not None:
                 book.experience.audit(job.spec.tenant, measured, claim)

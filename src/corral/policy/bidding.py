@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
 from corral.model.errors import InvalidField, Refusal
-from corral.model.experience import WorkSpec
+from corral.model.experience import Rate
 from corral.model.job import Gang, Job, JobSpec
 from corral.model.offer import Bid, Locality, NodeOffer, Offer, Preference, Proposal
 from corral.model.resources import Demand, GangShape
 from corral.policy.config import BIDS_MAX, NAME_LENGTH_MAX, SchedulingConfig
-from corral.policy.estimation import Prediction, Throughput, scale_of
+from corral.policy.estimation import NOTHING_KNOWN, Prediction, Throughput, scale_of
 from corral.policy.feasibility import empty_fit, model_matches
 from corral.policy.landscape import Landscape, landscape_of
 
@@ -86,19 +87,29 @@ def tenure_of(spec: JobSpec, config: SchedulingConfig) -> float:
 
 def believed(spec: JobSpec, offer: Offer) -> Throughput:
     """Return the estimate of a job's throughput from its claims and from what was measured of its family."""
-    work = spec.work
-    claims = claimed(work, landscape_of(offer.snapshot).models, scale_of(spec.shape)) if work is not None else {}
-    return Throughput.of(claims, offer.rates)
+    claims = tuple(spec.work.throughput.items()) if spec.work is not None else ()
+    if not claims and not offer.rates:
+        return NOTHING_KNOWN
+    models = landscape_of(offer.snapshot).models if claims else ()
+    return _believed(claims, offer.rates, models, scale_of(spec.shape))
 
 
-def claimed(work: WorkSpec, models: Iterable[str], declared: int) -> dict[tuple[str, int], float]:
-    """Return a job's claims in units per second by device model of the pool and number of devices.
+@functools.lru_cache(maxsize=1_024)
+def _believed(
+    claims: tuple[tuple[str, float], ...], rates: tuple[Rate, ...], models: tuple[str, ...], declared: int
+) -> Throughput:
+    """Jobs of a family make the same claims: one estimate serves them all."""
+    return Throughput.of(claimed(claims, models, declared), rates)
+
+
+def claimed(claims: Iterable[tuple[str, float]], models: Iterable[str], declared: int) -> dict[tuple[str, int], float]:
+    """Return claims (``V100`` or ``V100:4``, units/s) by device model of the pool and number of devices.
 
     A claim without a number of devices is about the ``declared`` one. The most exact claim counts: one that names the
     number before one that does not, then the one with the longest name of the model.
     """
     found: dict[tuple[str, int], tuple[bool, int, float]] = {}
-    for name, rate in work.throughput.items():
+    for name, rate in claims:
         wanted, _, count = name.partition(":")
         for model in models:
             if model_matches(wanted, model):
@@ -108,8 +119,7 @@ def claimed(work: WorkSpec, models: Iterable[str], declared: int) -> dict[tuple[
 
 
 def _ways(spec: JobSpec, offer: Offer) -> Iterator[_Way]:
-    told = bool(offer.rates) or (spec.work is not None and bool(spec.work.throughput))
-    rate = believed(spec, offer) if told else Throughput(())
+    rate = believed(spec, offer)
     for shape in spec.shapes or (spec.shape,):
         if not rate.known and shape.ranks == 1 and shape.demand.gpus_whole <= 1:
             # Nothing to choose from: the pool need not be looked at.
@@ -123,6 +133,8 @@ def _ways(spec: JobSpec, offer: Offer) -> Iterator[_Way]:
 
 def _relative(rate: Throughput, shape: GangShape, declared: GangShape) -> Prediction:
     """Return what is believed of the throughput of a size, with that of the declared one as the unit."""
+    if shape == declared:
+        return Prediction(1.0, 0.0)
     unit = rate.predict("", scale_of(declared)).units_per_s
     return Prediction(rate.predict("", scale_of(shape)).units_per_s / unit, 0.0)
 

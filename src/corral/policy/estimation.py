@@ -221,6 +221,10 @@ class Throughput:
         self._beta = [sum(self._covariance[i][j] * right[j] for j in range(size)) for i in range(size)]
 
 
+NOTHING_KNOWN = Throughput(())
+"""The estimate for a job that claims nothing and whose family was never measured."""
+
+
 def _inverse(matrix: list[list[float]]) -> list[list[float]]:
     """Return the inverse of a symmetric positive definite matrix (Gauss-Jordan; it needs no pivoting)."""
     size = len(matrix)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from corral.model.events import JobSubmitted
 from corral.model.experience import Rate, WorkSpec
-from corral.model.ids import NodeId, TenantId
-from corral.model.job import CheckpointSpec, Gang, JobSpec
-from corral.model.offer import Bid, Locality, NodeOffer, Offer, Preference, Snapshot
+from corral.model.ids import JobId, NodeId, TenantId
+from corral.model.job import CheckpointSpec, Gang, Job, JobSpec
+from corral.model.offer import Bid, Locality, NodeOffer, Offer, Preference, Proposal, Snapshot
 from corral.model.resources import Amount, GangShape
-from corral.policy.bidding import SPLIT, SPREAD, claimed, default_bids
-from corral.policy.config import BIDS_MAX
+from corral.model.transitions import new_job
+from corral.policy.bidding import SPLIT, SPREAD, check_proposal, claimed, default_bids
+from corral.policy.config import BIDS_MAX, SchedulingConfig
 from tests.unit.policy.building import NOW, candidate, node_spec, nodes_of, offer, run_round, shape
 
 NODES = [
@@ -175,10 +177,10 @@ def test_of_too_many_bids_the_best_and_the_smallest_are_kept() -> None:
 
 
 def test_the_most_exact_claim_counts() -> None:
-    work = WorkSpec(throughput={"A100": 1.0, "A100:4": 3.0, "A100-80GB": 2.0, "H100": 9.0})
-    found = claimed(work, ("A100", "A100-80GB", "V100"), 4)
+    claims = {"A100": 1.0, "A100:4": 3.0, "A100-80GB": 2.0, "H100": 9.0}.items()
+    found = claimed(claims, ("A100", "A100-80GB", "V100"), 4)
     assert found == {("A100", 4): 3.0, ("A100-80GB", 4): 3.0}
-    assert claimed(work, ("A100-80GB",), 1) == {("A100-80GB", 1): 2.0, ("A100-80GB", 4): 3.0}
+    assert claimed(claims, ("A100-80GB",), 1) == {("A100-80GB", 1): 2.0, ("A100-80GB", 4): 3.0}
 
 
 def test_the_arbiter_takes_the_fastest_model_that_is_free() -> None:
@@ -187,3 +189,72 @@ def test_the_arbiter_takes_the_fastest_model_that_is_free() -> None:
     bids = default_bids(spec(work=work), offered([offer(one) for one in specs]))
     round_ = run_round(specs, [candidate(i, bids=bids) for i in (1, 2, 3)])
     assert [nodes_of(round_, i) for i in (1, 2, 3)] == [["V100"], ["P100"], ["K80"]]
+
+
+# ---- the answers of users' own proposers ---------------------------------------------------------------------------
+
+
+def job_of(what: JobSpec) -> Job:
+    return new_job(JobSubmitted(at=1.0, job=JobId("7"), spec=what))
+
+
+def refused(what: JobSpec, *bids: Bid, job: str = "7") -> str | None:
+    refusal = check_proposal(job_of(what), Proposal(JobId(job), 1, bids), SchedulingConfig())
+    return None if refusal is None else refusal.line()
+
+
+def test_a_proposer_may_choose_sizes_models_and_localities() -> None:
+    sizes = elastic(shape(1, ranks=4), shape(1, ranks=2))
+    for wished in (shape(1, ranks=4), shape(1, ranks=2, model="H100"), shape(1, ranks=4, model="whatever there is")):
+        for locality in Locality:
+            assert refused(sizes, Bid(wished, locality, throughput=3.0, confidence=1.0, remaining_s=5.0)) is None
+    assert refused(spec(), Bid(shape(2), restart_cost_s=1.0, tenure_s=0.0, checkpoint_age_s=9.0)) is None
+    assert refused(spec(), Bid(shape(2), restart_cost_s=30.0, tenure_s=600.0)) is None
+
+
+@pytest.mark.parametrize(
+    "bid, words",
+    [
+        (Bid(shape(3)), "bids[0].shape: is none of the shapes that the job declared"),
+        (Bid(shape(2, ranks=2)), "bids[0].shape: is none of the shapes that the job declared"),
+        (Bid(shape(2, cpus=2)), "bids[0].shape: is none of the shapes that the job declared"),
+        (Bid(shape(2, model="")), "bids[0].shape: is none of the shapes that the job declared"),
+        (Bid(shape(2, model="x" * 129)), "bids[0].shape: is none of the shapes that the job declared"),
+        (Bid(shape(2), throughput=0.0), "bids[0].throughput: must be above 0"),
+        (Bid(shape(2), throughput=-1.0), "bids[0].throughput: is -1.0, not a number from 0"),
+        (Bid(shape(2), throughput=float("inf")), "bids[0].throughput: is inf, not a number from 0"),
+        (Bid(shape(2), confidence=1.5), "bids[0].confidence: is 1.5, not a number from 0 to 1"),
+        (Bid(shape(2), remaining_s=float("nan")), "bids[0].remaining_s: is nan, not a number from 0"),
+        (Bid(shape(2), restart_cost_s=31.0), "bids[0].restart_cost_s: is 31.0, not a number from 0 to 30"),
+        (Bid(shape(2), tenure_s=601.0), "bids[0].tenure_s: is 601.0, not a number from 0 to 600"),
+        (
+            Bid(shape(2), preferred=(Preference(NodeId("n"), -1.0),)),
+            "bids[0].preferred: has a cold start that is no number of seconds",
+        ),
+        (
+            Bid(shape(2), preferred=(Preference(NodeId("n"), 1.0),) * 65),
+            "bids[0].preferred: has 65 nodes, more than 64",
+        ),
+    ],
+)
+def test_nonsense_is_named(bid: Bid, words: str) -> None:
+    assert refused(spec(), bid) == words
+
+
+def test_a_model_that_the_job_named_stays() -> None:
+    fixed = JobSpec(name="t", tenant=TenantId("a"), shape=shape(2, model="V100"), argv=("x",))
+    assert refused(fixed, Bid(shape(2, model="V100"))) is None
+    assert refused(fixed, Bid(shape(2))) is not None
+    assert refused(fixed, Bid(shape(2, model="A100"))) is not None
+
+
+def test_the_number_of_bids_and_the_job_are_checked() -> None:
+    assert refused(spec()) == "bids: are 0, not 1 to 32"
+    assert refused(spec(), *[Bid(shape(2))] * 33) == "bids: are 33, not 1 to 32"
+    assert refused(spec(), Bid(shape(2)), job="8") == "job: is '8', not 7"
+
+
+def test_the_default_bids_pass_their_own_check() -> None:
+    work = WorkSpec(total=10.0, throughput={"V100": 10.0, "P100": 5.0, "K80": 1.0})
+    sizes = elastic(*[shape(1, ranks=n) for n in (8, 4, 2, 1)], work=work)
+    assert refused(sizes, *default_bids(sizes, offered(mixed(2)))) is None
