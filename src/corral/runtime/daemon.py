@@ -26,7 +26,6 @@ from corral.api.app import begin_stop, create_app
 from corral.api.protocol import BoundedHttp
 from corral.appmaster.core import AppMasterCore
 from corral.control.access import digest_of
-from corral.control.config import ControlConfig
 from corral.control.core import ControlCore
 from corral.control.inputs import Administer
 from corral.control.pool import ControllerPool, Identity
@@ -44,7 +43,6 @@ from corral.model.errors import (
 from corral.model.events import NodeRemoved, TokenIssued
 from corral.model.ids import DEFAULT_TENANT, NodeId
 from corral.model.tenant import Role, Token
-from corral.policy.config import SchedulingConfig
 from corral.ports.faults import FaultPoints
 from corral.runtime.clock import SteadyClock
 from corral.runtime.faults import FileFaults, NoFaults
@@ -52,7 +50,7 @@ from corral.runtime.options import DEFAULT_PORT
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import load_pool, save_pool
 from corral.runtime.proposers import ProposerProcesses
-from corral.runtime.settings import Settings, load_settings
+from corral.runtime.settings import control_config, load_settings
 from corral.runtime.solver import SolverProcess
 from corral.runtime.supervisor import EXIT_CONFIG
 from corral.storage import SqliteStore
@@ -126,19 +124,6 @@ def local_token(paths: StatePaths, known: Collection[str]) -> str:
         file.write(f"{secret}\n")
     new.rename(paths.token)
     return secret
-
-
-def control_config(settings: Settings) -> ControlConfig:
-    """Return the constants of control from the settings."""
-    return ControlConfig(
-        scheduling=SchedulingConfig(usage_half_life_s=settings.usage_half_life_s),
-        node_silent_s=settings.node_silent_s,
-        node_lost_s=settings.node_lost_s,
-        port_first=settings.port_first,
-        port_last=settings.port_last,
-        grace_default_s=settings.grace_default_s,
-        jobs_max=settings.jobs_max,
-    )
 
 
 def fault_of(task: asyncio.Task[None]) -> BaseException | None:
@@ -263,7 +248,7 @@ class Daemon:
             self._faults(),
             last_seq=last,
             solver=SolverProcess(config.scheduling),
-            proposers=ProposerProcesses(self.paths.jobs),
+            proposers=ProposerProcesses(self.paths.jobs, config.scheduling),
         )
 
     def _faults(self) -> FaultPoints:

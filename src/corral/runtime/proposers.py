@@ -26,6 +26,7 @@ from corral.model.ids import JobId
 from corral.model.job import Job, JobSpec
 from corral.model.offer import Bid, Offer
 from corral.policy.bidding import default_bids
+from corral.policy.config import SchedulingConfig
 from corral.wire.bidding import bids_of, question_of
 
 COMMAND = (sys.executable, "-P", "-u", "-m", "corral.runtime.proposing")
@@ -63,6 +64,7 @@ class ProposerProcesses:
     def __init__(
         self,
         jobs_dir: Path,
+        config: SchedulingConfig,
         *,
         environment: Mapping[str, str] | None = None,
         command: Sequence[str] = COMMAND,
@@ -72,6 +74,7 @@ class ProposerProcesses:
     ) -> None:
         """``jobs_dir`` holds a directory per job, in which its proposer's log is kept."""
         self._jobs_dir = jobs_dir
+        self._config = config
         given = os.environ if environment is None else environment
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self._environment = {name: given[name] for name in INHERITED if name in given} | threads
@@ -128,7 +131,7 @@ class ProposerProcesses:
     async def _ask(self, child: _Child, job: JobId, spec: JobSpec, offer: Offer) -> tuple[Bid, ...] | Refusal:
         if child.idle is not None:
             child.idle.cancel()
-        bids = default_bids(spec, offer)
+        bids = default_bids(spec, offer, config=self._config)
         question = msgspec.json.encode(question_of(job, spec, offer, bids)) + b"\n"
         patience_s = self._answer_s if child.answered else self._start_s
         try:

@@ -13,7 +13,9 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from corral.control.config import ControlConfig
 from corral.model.errors import InvalidField
+from corral.policy.config import SchedulingConfig
 
 CONFIG_NAME = "config.toml"
 
@@ -29,6 +31,27 @@ class Settings(BaseSettings):
     )
     usage_half_life_s: float = Field(
         3600.0, ge=10.0, le=30 * 86400.0, description="Half-life of the usage that fair shares remember."
+    )
+    round_s: float = Field(
+        60.0,
+        ge=0.1,
+        le=86400.0,
+        description="Time between global rounds, which weigh running jobs against waiting ones.",
+    )
+    tenure_s: float = Field(
+        600.0, ge=0.0, le=30 * 86400.0, description="A job that has started is not preempted for so long."
+    )
+    tenure_restarts: float = Field(
+        10.0,
+        ge=0.0,
+        le=1000.0,
+        description="Nor for so many times what its restart costs (`restart_cost`), whichever is longer.",
+    )
+    fairness: float = Field(
+        0.5,
+        ge=0.0,
+        le=4.0,
+        description="How much more a job counts the longer it takes than it would alone: 0 looks at the average only.",
     )
     grace_default_s: float = Field(
         10.0, ge=0.0, le=3600.0, description="Seconds between SIGTERM and SIGKILL for jobs that set no grace."
@@ -62,6 +85,25 @@ class Settings(BaseSettings):
         """Order the sources: arguments, environment, file."""
         del dotenv_settings, file_secret_settings
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+
+def control_config(settings: Settings) -> ControlConfig:
+    """Return the constants of control from the settings."""
+    return ControlConfig(
+        scheduling=SchedulingConfig(
+            usage_half_life_s=settings.usage_half_life_s,
+            round_s=settings.round_s,
+            tenure_s=settings.tenure_s,
+            tenure_restarts=settings.tenure_restarts,
+            fairness=settings.fairness,
+        ),
+        node_silent_s=settings.node_silent_s,
+        node_lost_s=settings.node_lost_s,
+        port_first=settings.port_first,
+        port_last=settings.port_last,
+        grace_default_s=settings.grace_default_s,
+        jobs_max=settings.jobs_max,
+    )
 
 
 def load_settings(state_dir: Path) -> Settings:

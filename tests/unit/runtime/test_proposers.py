@@ -18,6 +18,7 @@ from corral.model.job import Job, JobSpec
 from corral.model.offer import Bid, FreeDevice, NodeOffer, Offer, Snapshot
 from corral.model.resources import Amount, Demand, GangShape
 from corral.policy.bidding import default_bids
+from corral.policy.config import SchedulingConfig
 from corral.runtime.proposers import ProposerProcesses
 from tests.e2e.livepool import alive
 from tests.waiting import wait_until
@@ -54,6 +55,7 @@ class Ground:
         async def whole() -> None:
             found = ProposerProcesses(
                 self.jobs,
+                SchedulingConfig(),
                 environment=environment if environment is not None else {"PATH": os.environ["PATH"]},
                 **self.patience,
             )
