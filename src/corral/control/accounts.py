@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
+from msgspec.structs import replace
 
+from corral.model.events import Decision, GangRequeued
 from corral.model.ids import QueueName, TenantId
-from corral.model.job import Cause, Gang, Job, JobSpec, JobState
+from corral.model.job import Cause, Gang, Job, JobSpec, JobState, StopReason
+from corral.model.offer import Proposal
 from corral.model.resources import Demand, GangShape, Placement
 from corral.ports.store import FinishedJob, UsageRow
 
@@ -30,12 +33,29 @@ def usage_rows(tenant: TenantId, placement: Placement, begin: float, end: float)
         yield UsageRow(tenant, hour, placement.gpu_milli * seconds, placement.cpus_milli * seconds)
 
 
-def lost_rows(tenant: TenantId, gang: Gang, now: float) -> Iterator[UsageRow]:
-    """Yield, per hour, the GPU use of a gang since its placement as lost: it begins again."""
+def with_checkpoint(decision: Decision, job: Job | None, proposal: Proposal | None) -> Decision:
+    """Return a decision to requeue a gang with its last known checkpoint of this run, any other as it is.
+
+    A gang that gave way, and saves itself when it is told to, has saved all that it did.
+    """
+    gang = job.gangs.get(decision.gang) if job is not None and isinstance(decision, GangRequeued) else None
+    if not isinstance(decision, GangRequeued) or job is None or gang is None or gang.placed_at is None:
+        return decision
+    outlook = proposal.outlooks.get(decision.gang) if proposal is not None else None
+    saved_at = outlook.saved_at if outlook is not None else None
+    if job.spec.checkpoint is not None and gang.stopping is StopReason.PREEMPTED:
+        saved_at = decision.at
+    known = saved_at is not None and gang.placed_at <= saved_at <= decision.at
+    return replace(decision, saved_at=saved_at) if known else decision
+
+
+def lost_rows(tenant: TenantId, gang: Gang, requeued: GangRequeued) -> Iterator[UsageRow]:
+    """Yield, per hour, the GPU use of a gang since its placement or its last known checkpoint as lost."""
     for task in gang.tasks:
         if task.placement is None or not task.placement.gpu_milli or gang.placed_at is None:
             continue
-        for hour, seconds in hours(gang.placed_at, task.ended_at if task.ended_at is not None else now):
+        since = gang.placed_at if requeued.saved_at is None else max(gang.placed_at, requeued.saved_at)
+        for hour, seconds in hours(since, task.ended_at if task.ended_at is not None else requeued.at):
             yield UsageRow(tenant, hour, 0.0, 0.0, task.placement.gpu_milli * seconds)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from corral.control.accounts import finished_row, lost_rows, usage_rows
+from corral.control.accounts import finished_row, lost_rows, usage_rows, with_checkpoint
 from corral.control.board import Board
 from corral.control.config import ControlConfig
 from corral.control.experience import Experience, ExperienceImage
@@ -216,7 +216,8 @@ class Book:
     def _over(self, job: Job, fact: GangRequeued) -> tuple[tuple[UsageRow, ...], Outlook | None]:
         """Return the use that a requeued gang got nothing for, and what is left of it: the fold forgets its devices."""
         left = after_run(job, fact, self.waiting.proposals.get(job.id), self.state.nodes)
-        return tuple(lost_rows(job.spec.tenant, job.gangs[fact.gang], fact.at)) if fact.gang in job.gangs else (), left
+        gang = job.gangs.get(fact.gang)
+        return tuple(lost_rows(job.spec.tenant, gang, fact)) if gang is not None else (), left
 
     def _project(self, job: Job, fact: JobEvent, dependents: Iterable[JobId]) -> None:
         if isinstance(fact, GangPlaced | TaskEnded):
@@ -339,7 +340,7 @@ class Book:
             if decision.job != job:
                 continue
             try:
-                self.record(decision)
+                self.record(with_checkpoint(decision, self.state.jobs.get(job), self.waiting.proposals.get(job)))
             except IllegalTransition:
                 continue
             if host is not None and not isinstance(decision, JobEnded):

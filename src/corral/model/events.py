@@ -86,11 +86,15 @@ class GangStopping(GangEvent, frozen=True, kw_only=True, tag="gang-stopping"):
 
 
 class GangRequeued(GangEvent, frozen=True, kw_only=True, tag="gang-requeued"):
-    """All ranks have ended and the gang waits again. ``counted`` charges ``max_restarts``."""
+    """All ranks have ended and the gang waits again. ``counted`` charges ``max_restarts``.
+
+    ``saved_at`` is its last known checkpoint: only the work since then is lost.
+    """
 
     counted: bool
     reason: str
     avoid: tuple[NodeId, ...] = ()
+    saved_at: float | None = None
 
 
 class GangEnded(GangEvent, frozen=True, kw_only=True, tag="gang-ended"):

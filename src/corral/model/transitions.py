@@ -154,9 +154,11 @@ def _requeued(job: Job, fact: GangRequeued) -> None:
     if gang.live or gang.state is not JobState.RUNNING:
         raise IllegalTransition(f"gang {job.id}.{fact.gang} cannot be requeued while it runs")
     placed_at = gang.placed_at if gang.placed_at is not None else fact.at
-    lost = sum(t.placement.gpu_milli * max(0.0, (t.ended_at or fact.at) - placed_at) for t in gang.tasks if t.placement)
+    since = placed_at if fact.saved_at is None else max(placed_at, fact.saved_at)
+    lost = sum(t.placement.gpu_milli * max(0.0, (t.ended_at or fact.at) - since) for t in gang.tasks if t.placement)
     starts = [task.started_at for task in gang.tasks if task.started_at is not None]
-    served = max(0.0, fact.at - max(starts)) if len(starts) == len(gang.tasks) else 0.0
+    over = max((task.ended_at for task in gang.tasks if task.ended_at is not None), default=fact.at)
+    served = max(0.0, over - max(starts)) if len(starts) == len(gang.tasks) else 0.0
     avoid = tuple(n for n in gang.avoid if n not in fact.avoid) + fact.avoid
     job.gangs[fact.gang] = replace(
         gang,

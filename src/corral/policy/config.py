@@ -67,7 +67,7 @@ RESTARTS_MAX = 1_000_000
 """``max_restarts``: more than once a minute for a year."""
 
 LAUNCH_MOVES_MAX = 5
-"""Free moves after which a failed launch or a vanished shim is charged as a restart: the job may be the cause."""
+"""Free moves after which a failed launch, a vanished shim or a failed device is charged: the job may be the cause."""
 
 
 class SchedulingConfig(msgspec.Struct, frozen=True):

@@ -7,8 +7,9 @@ Rules (each has a test):
   device or lease that was lost, or a preemption, outweighs the exit codes of the ranks that it broke. A lost peer makes
   the others fail seconds before the loss itself is noticed.
 - A gang that was stopped for a reason (device failed, node lost, preempted, cancelled) counts that reason.
-- Lost, preempted and device-failed gangs are requeued without charge. So are failed launches and vanished shims, but
-  only while the gang has moved fewer than ``LAUNCH_MOVES_MAX`` times: then the job may be the cause and is charged.
+- Lost and preempted gangs are requeued without charge. So are failed launches, vanished shims and failed devices, but
+  only while the gang has moved fewer than ``LAUNCH_MOVES_MAX`` times other than by preemption: then the job may be the
+  cause (one that breaks every GPU would roam for ever) and is charged.
 - ``exec-failed`` (the command does not exist or may not be run) and ``max-duration`` end the gang at once: a repetition
   would end the same way. ``setup-failed`` is retried if restarts are left, since setups fetch things over networks.
 - Every other failure costs one of ``max_restarts``; with none left the gang has failed.
@@ -26,7 +27,7 @@ from corral.model.ids import NodeId
 from corral.model.job import LOSSES, Cause, Gang, Job, JobState, StopReason, Task, TaskState, blame, cause_of
 from corral.policy.config import LAUNCH_MOVES_MAX
 
-_BOUNDED = frozenset({Cause.LAUNCH_FAILED, Cause.SHIM_LOST})
+_BOUNDED = frozenset({Cause.LAUNCH_FAILED, Cause.SHIM_LOST, Cause.DEVICE_FAILED})
 _FINAL = frozenset({Cause.EXEC_FAILED, Cause.MAX_DURATION})
 _STOPPED_BY = {
     StopReason.DEVICE_FAILED: Cause.DEVICE_FAILED,
@@ -115,7 +116,11 @@ def _after_run(job: Job, gang: Gang, now: float) -> Decision:
     if cause is Cause.CANCELLED:
         return _end(job, gang, now, JobState.CANCELLED, describe(failure))
     words = describe(failure) if cause is cause_of(failure) else f"the gang was stopped: {gang.stopping}"
-    free = cause in LOSSES or (cause in _BOUNDED and gang.moves < LAUNCH_MOVES_MAX)
+    moved = gang.moves - gang.preemptions
+    suspect = cause in _BOUNDED and moved >= LAUNCH_MOVES_MAX
+    free = not suspect and cause in LOSSES | _BOUNDED
+    if suspect:
+        words += f"; it moved {moved} times before, the job may be the cause"
     if not free and (cause in _FINAL or gang.restarts >= job.spec.max_restarts):
         spent = f" (after {gang.restarts} of {job.spec.max_restarts} restarts)" if gang.restarts else ""
         return _end(job, gang, now, JobState.FAILED, words + spent)

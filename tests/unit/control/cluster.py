@@ -9,24 +9,29 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from random import Random
 from typing import TypeVar
 
 import msgspec
 
 from corral.agent.inputs import Commanded, Connected, Disconnected
 from corral.appmaster.core import AppMasterCore
+from corral.control.config import ControlConfig
 from corral.control.core import ControlCore, Input
-from corral.control.inputs import Fenced, Outcome, Submit
+from corral.control.inputs import Fenced, Outcome, Solved, Submit
 from corral.control.ledger import LedgerImage
 from corral.model.ask import JobAsk
 from corral.model.errors import Refusal
-from corral.model.events import GangPlaced, JobSubmitted
-from corral.model.ids import JobId, NodeId, TaskKey
+from corral.model.events import GangPlaced, GangStopping, JobSubmitted
+from corral.model.ids import DeviceId, GangKey, JobId, NodeId, TaskKey
+from corral.model.market import Market
 from corral.model.messages import AgentSays, ControllerSays, Hello
-from corral.model.resources import MILLI
+from corral.model.offer import Holding
+from corral.model.resources import MILLI, DeviceShare
 from corral.ports.engine import AgentGone
 from corral.ports.store import JournalEntry, Recovered
 from tests.unit.control.machine import Machine, Run
+from tests.unit.control.solvers import gamble
 from tests.unit.control.world import World, node_spec
 
 T = TypeVar("T")
@@ -45,8 +50,8 @@ class Link:
 class Cluster(World):
     """Machines by name. ``world.journal`` holds what is durable."""
 
-    def __init__(self, nodes: Mapping[str, int]) -> None:
-        super().__init__()
+    def __init__(self, nodes: Mapping[str, int], config: ControlConfig | None = None) -> None:
+        super().__init__(config)
         skews = (0.0, -4_000.0, 7_000.0)
         self.machines = {
             name: Machine(node_spec(name, gpus), lambda: self.now, skews[i % len(skews)])
@@ -60,8 +65,11 @@ class Cluster(World):
         self.admitted: dict[JobId, JobAsk] = {}
         self.snapshot: tuple[int, bytes] = (0, b"")
         self.placed_seq: dict[tuple[JobId, int], int] = {}
+        self.placed_at: dict[tuple[JobId, int], float] = {}
+        self.market: Market | None = None
         self.epoch = 1
         self.paused_at: int | None = None
+        self.preempted = 0
         self._checked = 0
         self._launched: dict[tuple[TaskKey, int], str] = {}
 
@@ -80,7 +88,10 @@ class Cluster(World):
         self.commit()
         letters, self.inbox = self.inbox[:limit], self.inbox[limit:]
         for letter in letters:
+            before = dict(self.core.book.board.holdings) if isinstance(letter, Solved) else {}
             self.core.handle(self.now, letter)
+            if isinstance(letter, Solved) and letter.plan is not None:
+                self.check_round(before)
         self._settle_shell()
 
     def tick(self) -> None:
@@ -109,13 +120,16 @@ class Cluster(World):
             if link is not None and not link.closed:
                 link.down.append(_over_the_wire(command, ControllerSays))
         self.fence_asked.extend(outcome.fences if outcome is not None else ())
+        if outcome is not None and outcome.solve is not None:
+            assert self.market is None, "a second round is under way"
+            self.market = msgspec.msgpack.decode(msgspec.msgpack.encode(outcome.solve), type=Market)
         self.check_journal()
 
     def restart(self, *, durable: bool, from_snapshot: bool) -> None:
         """The daemon is killed and comes back: with what it had decided last (``durable``), or without."""
         if durable:
             self.append()
-        self.pending = None
+        self.pending = self.market = None
         self.check_journal()
         self.inbox.clear()
         self.fence_asked.clear()
@@ -195,6 +209,40 @@ class Cluster(World):
         self._check_launches(name, machine)
         return True
 
+    def solve(self, chance: Random) -> None:
+        """Answer the round that is under way, by luck."""
+        market, self.market = self.market, None
+        if market is not None:
+            plan = gamble(market, chance) if chance.random() < 0.95 else None
+            self.inbox.append(Solved(market.snapshot.version, plan))
+
+    def check_round(self, before: Mapping[GangKey, Holding]) -> None:
+        """Who gives way has something that an award needs, or goes on otherwise itself; all awards fit together."""
+        awards = self.core.cycle.awards.all()
+        wanted = {share.uuid for award in awards for p in award.placements for share in p.devices}
+        nodes = {p.node for award in awards for p in award.placements}
+        for key, holding in self.core.book.board.holdings.items():
+            if not holding.stopping or key not in before or before[key].stopping:
+                continue
+            own = [award for award in awards if award.key == key]
+            needed = any(
+                share.uuid in wanted or (p.node in nodes and p.cpus_milli)
+                for p in holding.placements
+                for share in (*p.devices, DeviceShare(DeviceId(""), 0))
+            )
+            assert own or needed, f"{key} gives way for nobody"
+            for award in own:
+                assert {(p.rank, p.node, p.devices) for p in award.placements} != {
+                    (p.rank, p.node, p.devices) for p in holding.placements
+                }
+        staying = [h for h in self.core.book.board.holdings.values() if not h.stopping]
+        used: dict[str, int] = {}
+        everything = [p for award in awards for p in award.placements] + [p for h in staying for p in h.placements]
+        for placement in everything:
+            for share in placement.devices:
+                used[share.uuid] = used.get(share.uuid, 0) + share.milli
+        assert all(milli <= MILLI for milli in used.values()), used
+
     def answer_fence(self, *, works: bool) -> None:
         """What the local engine does: kill the agent and all of its tasks, or fail to."""
         if not self.fence_asked:
@@ -263,7 +311,11 @@ class Cluster(World):
                     assert not {share.uuid for share in placement.devices} & node.failed.keys()
                 place = (fact.job, fact.gang)
                 assert fact.incarnation == self.placed_seq.get(place, 0) + 1
-                self.placed_seq[place] = fact.incarnation
+                self.placed_seq[place], self.placed_at[place] = fact.incarnation, fact.at
+            elif isinstance(fact, GangStopping) and fact.preemption is not None:
+                held_s = fact.at - self.placed_at[fact.job, fact.gang]
+                assert held_s >= self.config.scheduling.tenure_s, f"{fact} after {held_s} s"
+                self.preempted += 1
         submitted = [int(f.job) for f in self.journal[self._checked :] if isinstance(f, JobSubmitted)]
         assert submitted == sorted(set(submitted))
         self._checked = len(self.journal)

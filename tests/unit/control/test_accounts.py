@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
+from msgspec.structs import replace
 
 from corral.control import reports
-from corral.control.accounts import finished_row, hours, listed_job, lost_rows, usage_rows
+from corral.control.accounts import finished_row, hours, listed_job, lost_rows, usage_rows, with_checkpoint
 from corral.model.ask import JobAsk
-from corral.model.ids import DeviceId, NodeId, TenantId
-from corral.model.job import Cause, Gang, Job, Task, TaskState
-from corral.model.resources import DeviceShare, Placement
+from corral.model.events import GangEnded, GangRequeued
+from corral.model.ids import DeviceId, JobId, NodeId, TenantId
+from corral.model.job import Cause, CheckpointSpec, Gang, Job, JobSpec, JobState, StopReason, Task, TaskState
+from corral.model.offer import Outlook, Proposal
+from corral.model.resources import Demand, DeviceShare, GangShape, Placement
 from corral.ports.store import UsageRow
 from tests.unit.control.world import World
 
@@ -35,11 +39,42 @@ def test_lost_use_counts_what_each_rank_held_until_it_ended() -> None:
         Task(2, TaskState.PENDING),
     )
     gang = Gang(0, tasks, placed_at=7_100.0)
-    assert list(lost_rows(A, gang, 9_000.0)) == [
+    again = GangRequeued(at=9_000.0, job=JobId("1"), gang=0, incarnation=1, counted=False, reason="x")
+    assert list(lost_rows(A, gang, again)) == [
         UsageRow(A, 3_600, 0.0, 0.0, 100_000.0),
         UsageRow(A, 7_200, 0.0, 0.0, 50_000.0),
     ]
-    assert list(lost_rows(A, Gang(0, tasks), 9_000.0)) == []
+    assert list(lost_rows(A, Gang(0, tasks), again)) == []
+    # Saved at 7,220: what came after is lost. A checkpoint of an earlier run changes nothing.
+    assert list(lost_rows(A, gang, replace(again, saved_at=7_220.0))) == [UsageRow(A, 7_200, 0.0, 0.0, 30_000.0)]
+    assert len(list(lost_rows(A, gang, replace(again, saved_at=10.0)))) == 2
+
+
+@pytest.mark.parametrize(
+    "saved_at, saves, stopping, expected",
+    [
+        (None, False, None, None),
+        (150.0, False, None, 150.0),
+        (150.0, False, StopReason.PREEMPTED, 150.0),
+        (50.0, False, None, None),
+        (250.0, False, None, None),
+        (150.0, True, StopReason.PREEMPTED, 200.0),
+        (150.0, True, StopReason.RANK_ENDED, 150.0),
+    ],
+    ids=["unknown", "reported", "preempted", "of an earlier run", "of tomorrow", "saves when told to", "had no time"],
+)
+def test_a_requeued_gang_keeps_what_it_saved_in_this_run(
+    saved_at: float | None, saves: bool, stopping: StopReason | None, expected: float | None
+) -> None:
+    spec = JobSpec(name="j", tenant=A, shape=GangShape(1, Demand(1000)), checkpoint=CheckpointSpec() if saves else None)
+    gang = Gang(0, (Task(0, TaskState.LOST),), JobState.RUNNING, 1, placed_at=100.0, stopping=stopping)
+    job = Job(JobId("1"), spec, 1.0, {0: gang})
+    fact = GangRequeued(at=200.0, job=job.id, gang=0, incarnation=1, counted=False, reason="x")
+    proposal = Proposal(job.id, 1, (), {0: Outlook(saved_at=saved_at)})
+    assert with_checkpoint(fact, job, proposal) == replace(fact, saved_at=expected)
+    ended = GangEnded(at=200.0, job=job.id, gang=0, incarnation=1, state=JobState.FAILED)
+    assert with_checkpoint(ended, job, proposal) is ended
+    assert with_checkpoint(fact, None, None) is fact
 
 
 def test_what_a_restart_threw_away_is_in_the_usage_of_its_hour() -> None:

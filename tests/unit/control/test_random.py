@@ -16,8 +16,8 @@ import pytest
 from tests.unit.control.walk import Step, Walk
 
 STEPS_PER_WALK = 250
-OFTEN = "batch commit hear obey quiet fork begin end tick notice connect start_agent beat obey_stop".split()
-WEIGHTS = dict.fromkeys(OFTEN, 6) | {"submit": 10, "quiet": 12, "fence": 4, "crash": 3, "end": 10}
+OFTEN = "batch commit hear obey quiet fork begin end tick notice connect start_agent beat obey_stop solve".split()
+WEIGHTS = dict.fromkeys(OFTEN, 6) | {"submit": 10, "quiet": 12, "solve": 12, "fence": 4, "crash": 3, "end": 10}
 NAMES = [name for name in vars(Walk) if not name.startswith("_") and name not in {"machine", "take", "heal"}]
 
 

@@ -6,8 +6,11 @@ walk is a walk too.
 
 from __future__ import annotations
 
+from random import Random
+
 import msgspec
 
+from corral.control.config import ControlConfig
 from corral.control.inputs import Administer, Cancel, Quiesce
 from corral.control.waiting import satisfies
 from corral.model.ask import AfterAsk, JobAsk
@@ -15,7 +18,7 @@ from corral.model.events import JobCancelRequested, NodeCordoned, NodeRemoved, N
 from corral.model.ids import JobId, NodeId
 from corral.model.job import Cause, DependencyKind, Job, JobState
 from corral.model.messages import Hello, TaskReported
-from corral.policy.config import LAUNCH_MOVES_MAX
+from corral.policy.config import LAUNCH_MOVES_MAX, SchedulingConfig
 from tests.unit.control.cluster import Cluster
 from tests.unit.control.machine import Machine, Run
 
@@ -32,14 +35,18 @@ SHAPES: tuple[dict[str, object], ...] = (
     {"gpu_milli": 300, "indices": (0, 1, 2, 3)},
     {"gpu_milli": 1000, "num_nodes": 2, "indices": (0, 1), "max_restarts": 1},
     {"gpu_milli": 1000, "max_duration_s": 60.0},
+    {"gpu_milli": 1000, "num_nodes": 3, "node_counts": (3, 2, 1), "max_restarts": 1},
+    {"gpu_milli": 2000, "gpu_counts": (2, 1)},
+    {"gpu_milli": 1000, "priority": 7},
 )
+QUICK = ControlConfig(scheduling=SchedulingConfig(round_s=0.05, tenure_s=0.05, tenure_restarts=0.0))
 
 
 class Walk:
     """A cluster and the steps that it can take."""
 
     def __init__(self, *, orderly: bool) -> None:
-        self.cluster = Cluster(NODES)
+        self.cluster = Cluster(NODES, QUICK)
         self.names = list(NODES)
         self.orderly = orderly
         for name in self.names:
@@ -118,6 +125,13 @@ class Walk:
             pass
         self.cluster.batch()
         self.cluster.restart(durable=True, from_snapshot=b % 2 == 0)
+
+    def solve(self, a: int, b: int) -> None:
+        """A round that is due is asked for, and solved; its plan is in the inbox."""
+        self.cluster.now += 0.1
+        self.cluster.batch()
+        self.cluster.commit()
+        self.cluster.solve(Random(a * 1_000 + b))
 
     def snapshot(self, a: int, b: int) -> None:
         self.cluster.save_snapshot()
@@ -294,6 +308,7 @@ class Walk:
                     _end(machine, run, 0)
             machine.beat()
             cluster.collect(name)
+        cluster.solve(Random(int(cluster.now * 2)))
         cluster.quiet()
         cluster.check_machines()
         cluster.now += 0.5

@@ -27,6 +27,7 @@ from corral.model.events import (
 )
 from corral.model.ids import DeviceId, GangKey, JobId, NodeId, QueueName, TaskKey, TenantId
 from corral.model.job import Cause, JobSpec, JobState, StopReason, TaskExit, TaskState, deciding_exit
+from corral.model.offer import Bid
 from corral.model.resources import Amount, Demand, DeviceShare, DeviceSpec, GangShape, NodeSpec, Placement
 from corral.model.state import PoolState
 from corral.model.tenant import Tenant
@@ -87,6 +88,60 @@ def test_waiting_and_lost_work_are_counted() -> None:
     assert gang.lost_gpu_milli_s == pytest.approx(10_000.0 + 12_000.0)
     fold(state, placed(40.0, incarnation=2))
     assert state.jobs[J].gangs[0].waited_s == pytest.approx(10.0 + 8.0)
+
+
+def test_only_the_work_since_the_last_checkpoint_is_lost() -> None:
+    facts = (submitted(), placed(20.0), ended(0, 30.0, 1), ended(1, 32.0, 1))
+    again = GangRequeued(at=32.0, job=J, gang=0, incarnation=1, counted=True, reason="x")
+    for saved_at, lost in ((28.0, 2_000.0 + 4_000.0), (5.0, 10_000.0 + 12_000.0), (31.0, 1_000.0)):
+        state = pool(*facts, msgspec.structs.replace(again, saved_at=saved_at))
+        assert state.jobs[J].gangs[0].lost_gpu_milli_s == pytest.approx(lost)
+
+
+def test_service_counts_from_the_last_start_to_the_last_end_and_only_of_runs_of_all_ranks() -> None:
+    started = [TaskStarted(at=21.0 + 3 * rank, job=J, gang=0, incarnation=1, rank=rank) for rank in (0, 1)]
+    stop = GangStopping(at=50.0, job=J, gang=0, incarnation=1, reason=StopReason.PREEMPTED)
+    ends = (ended(0, 55.0, 1), ended(1, 60.0, 1))
+    again = GangRequeued(at=75.0, job=J, gang=0, incarnation=1, counted=False, reason="x")
+    gang = pool(submitted(), placed(20.0), *started, stop, *ends, again).jobs[J].gangs[0]
+    # All ranks ran from 24 to 60.
+    assert (gang.attained_s, gang.preemptions, gang.moves, gang.stopping) == (36.0, 1, 1, None)
+    gang = pool(submitted(), placed(20.0), started[0], *ends, again).jobs[J].gangs[0]
+    assert (gang.attained_s, gang.preemptions) == (0.0, 0)
+
+
+ELASTIC = tuple(GangShape(ranks, Demand(gpu_milli=1000)) for ranks in (2, 1))
+
+
+def test_an_elastic_gang_has_as_many_ranks_as_it_was_placed_with() -> None:
+    bid = Bid(ELASTIC[1], throughput=0.5)
+    small = GangPlaced(at=20.0, job=J, gang=0, incarnation=1, placements=(place(0),), bid=bid)
+    state = pool(submitted(shapes=ELASTIC), small)
+    gang = state.jobs[J].gangs[0]
+    assert (len(gang.tasks), gang.bid) == (1, bid)
+    assert state.tenant_held[TenantId("a")] == Amount(1000, 1000, 10)
+    with pytest.raises(IllegalTransition, match="no rank 1"):
+        fold(state, ended(1, 30.0))
+    fold(state, ended(0, 30.0, 1))
+    fold(state, GangRequeued(at=31.0, job=J, gang=0, incarnation=1, counted=False, reason="x"))
+    gang = state.jobs[J].gangs[0]
+    assert (len(gang.tasks), gang.bid, state.tenant_held[TenantId("a")]) == (2, None, Amount())
+    fold(state, placed(40.0, incarnation=2))
+    assert len(state.jobs[J].gangs[0].tasks) == 2
+    fold(state, ended(0, 50.0, incarnation=2))
+    fold(state, ended(1, 50.0, incarnation=2))
+    fold(state, GangEnded(at=50.0, job=J, gang=0, incarnation=2, state=JobState.SUCCEEDED))
+    assert state.held[N].gangs == {}
+
+
+@pytest.mark.parametrize("ranks", [(), (0, 1, 2), (1,), (1, 0)], ids=["none", "too many", "not from 0", "out of order"])
+def test_a_size_that_nobody_asked_for_is_refused(ranks: tuple[int, ...]) -> None:
+    state = pool(submitted(shapes=ELASTIC))
+    with pytest.raises(IllegalTransition, match="one for each rank"):
+        fold(state, GangPlaced(at=20.0, job=J, gang=0, incarnation=1, placements=tuple(place(r) for r in ranks)))
+    rigid = pool(submitted())
+    with pytest.raises(IllegalTransition, match="one for each rank"):
+        fold(rigid, GangPlaced(at=20.0, job=J, gang=0, incarnation=1, placements=(place(0),)))
 
 
 def test_the_first_bad_exit_decides() -> None:

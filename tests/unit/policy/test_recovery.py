@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.model.errors import IllegalTransition
 from corral.model.events import Decision, GangEnded, GangRequeued, GangStopping, JobEnded
@@ -117,7 +118,7 @@ def test_a_lost_peer_outweighs_the_failures_that_it_caused() -> None:
     assert (only.counted, only.avoid) == (False, (NodeId("node-1"),))
 
 
-@pytest.mark.parametrize("cause", [Cause.NODE_LOST, Cause.DEVICE_FAILED, Cause.LEASE_EXPIRED])
+@pytest.mark.parametrize("cause", [Cause.NODE_LOST, Cause.LEASE_EXPIRED])
 def test_losses_are_not_counted_and_their_node_is_avoided(cause: Cause) -> None:
     (only,) = decided(job(spec(), gang(ended(cause), moves=50)))
     assert isinstance(only, GangRequeued)
@@ -145,13 +146,16 @@ def test_a_failed_device_of_a_gang_does_not_put_all_its_nodes_on_the_list() -> N
     assert only.avoid == ()
 
 
-@pytest.mark.parametrize("cause", [Cause.LAUNCH_FAILED, Cause.SHIM_LOST])
-def test_failed_launches_and_lost_shims_are_free_up_to_a_bound(cause: Cause) -> None:
-    (free,) = decided(job(spec(), gang(ended(cause), moves=LAUNCH_MOVES_MAX - 1)))
+@pytest.mark.parametrize("cause", [Cause.LAUNCH_FAILED, Cause.SHIM_LOST, Cause.DEVICE_FAILED])
+def test_failed_launches_lost_shims_and_broken_devices_are_free_up_to_a_bound(cause: Cause) -> None:
+    often = replace(gang(ended(cause), moves=LAUNCH_MOVES_MAX + 2), preemptions=3)
+    (free,) = decided(job(spec(), often))
     assert isinstance(free, GangRequeued)
     assert (free.counted, free.avoid) == (False, (NodeId("node-0"),))
     last = decided(job(spec(), gang(ended(cause), moves=LAUNCH_MOVES_MAX)))
     assert [type(d) for d in last] == [GangEnded, JobEnded]
+    assert isinstance(last[0], GangEnded)
+    assert last[0].reason.endswith("; it moved 5 times before, the job may be the cause")
     (counted,) = decided(job(spec(restarts=1), gang(ended(cause), moves=LAUNCH_MOVES_MAX)))
     assert isinstance(counted, GangRequeued)
     assert counted.counted
