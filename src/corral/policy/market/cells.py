@@ -133,6 +133,11 @@ class Cells:
             self.memory[node] -= memory
         return True
 
+    def free_by_model(self) -> list[int]:
+        """Return how many whole devices of each model are free."""
+        sums: list[int] = (self._counts.sum(axis=1) @ np.arange(self._most + 1)).tolist()
+        return sums
+
     # ---- finding ---------------------------------------------------------------------------------------------------
 
     def find(self, wanted: Wanted) -> list[Spot] | None:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from corral.model.ids import GangKey, NodeId, QueueName, TenantId
 from corral.model.market import Market
-from corral.model.offer import Bid, Candidate, Holding, QueueStanding
+from corral.model.offer import Bid, Candidate, Holding
 from corral.model.resources import Amount, Demand, GangShape, Placement
-from corral.model.tenant import Queue
 from corral.policy.config import SchedulingConfig
 from corral.policy.estimation import devices_of
-from corral.policy.remaining import remaining_service
+from corral.policy.remaining import RemainingService, remaining_service
 from corral.policy.valuation import bid_value, finish_time_ratio, weight
+
+KEEPING = 1e-6
+"""What going on is worth more, as a part, than starting anew for nothing: so that nothing moves without a gain."""
 
 
 class Contender:
     """A gang that contends, with its worth.
 
-    ``holding`` is set for a running gang. ``rates`` are the throughputs of ``bids`` after the audit of claims, ``best``
-    the largest. ``raw`` is its worth within its tenant, ``worth`` after the tenant's credit. ``lost_s`` is what giving
-    way costs a running gang, ``kept_rate`` the throughput that it runs at.
+    ``of`` is the candidate or holding that it was made from; ``holding`` is set for a running gang. ``rates`` are the
+    throughputs of ``bids`` after the audit of claims, ``best`` the largest; ``size`` is the dominant share of the first
+    bid or of what it runs on. ``raw`` is its worth within its tenant, ``worth`` after the tenant's credit. ``urgent``
+    is set within its tenant's guarantee: served before all that are not. ``lost_s`` is what giving way costs a running
+    gang, ``kept_rate`` the throughput that it runs at.
     """
 
     __slots__ = (
@@ -31,6 +33,7 @@ class Contender:
         "kept_rate",
         "key",
         "lost_s",
+        "of",
         "order",
         "priority",
         "queue",
@@ -43,25 +46,30 @@ class Contender:
         "worth",
     )
 
-    def __init__(self, of: Candidate | Holding, bids: tuple[Bid, ...], priority: int) -> None:
+    def __init__(self, of: Candidate | Holding, bids: tuple[Bid, ...], rates: list[float], size: float) -> None:
+        self.of = of
         self.key: GangKey = of.key
         self.tenant: TenantId = of.tenant
         self.queue: QueueName = of.queue
         self.order = of.order
-        self.priority = priority
+        self.priority = of.priority
         self.bids = bids
-        self.holding: Holding | None = of if isinstance(of, Holding) else None
-        self.avoid: tuple[NodeId, ...] = () if isinstance(of, Holding) else of.avoid
-        self.queued_at = of.started_at if isinstance(of, Holding) else of.queued_at
-        self.rates: list[float] = []
-        self.best = 1.0
-        self.kept_rate = 1.0
+        self.rates = rates
+        self.best = max(rates)
+        self.size = size
+        self.avoid: tuple[NodeId, ...] = ()
+        if isinstance(of, Holding):
+            self.holding: Holding | None = of
+            self.queued_at = of.started_at
+        else:
+            self.holding = None
+            self.queued_at = of.queued_at
+            self.avoid = of.avoid
+        self.kept_rate = self.best
         self.lost_s = 0.0
         self.raw = 0.0
         self.worth = 0.0
-        self.size = 0.0
         self.urgent = False
-        """Within its tenant's guarantee: served before all that are not."""
 
     def value_of(self, rate: float) -> float:
         """Return what running at ``rate`` is worth."""
@@ -74,7 +82,7 @@ class Contender:
 
     def lost_value(self, config: SchedulingConfig) -> float:
         """Return what giving way costs: the work lost, spread over the tenure for which a decision stands."""
-        return self.kept_value * self.lost_s / max(config.tenure_s, config.round_s, 1.0)
+        return self.kept_value * max(KEEPING, self.lost_s / max(config.tenure_s, config.round_s, 1.0))
 
 
 class Field:
@@ -88,77 +96,87 @@ class Field:
         self.paused = paused
 
 
-def gather(market: Market, config: SchedulingConfig) -> Field:
-    """Return who contends, running gangs first, each in the order given."""
-    now = market.snapshot.at
-    found: list[Contender] = []
-    fixed: list[Holding] = []
-    paused: list[Candidate] = []
-    expect = _Expectations(market, config)
-    for holding in market.snapshot.holdings:
-        if holding.stopping or not holding.preemptible or now < holding.tenure_until:
-            fixed.append(holding)
+class Gatherer:
+    """Makes contenders, and knows those of the last round: a candidate that did not change is not read again."""
+
+    def __init__(self, config: SchedulingConfig) -> None:
+        self._config = config
+        self._known: dict[GangKey, Contender] = {}
+        self._capacity = Amount()
+
+    def gather(self, market: Market) -> Field:
+        """Return who contends, running gangs first, each in the order given."""
+        now = market.snapshot.at
+        found: list[Contender] = []
+        fixed: list[Holding] = []
+        paused: list[Candidate] = []
+        known, self._known = self._known, {}
+        if market.snapshot.capacity != self._capacity or market.trust:
+            self._capacity, known = market.snapshot.capacity, {}
+        expect = _Expectations(market, self._config)
+        closed = {name for name, queue in market.queues.items() if queue.queue.paused}
+        added = {name: queue.queue.priority for name, queue in market.queues.items()}
+        for holding in market.snapshot.holdings:
+            if holding.stopping or not holding.preemptible or now < holding.tenure_until:
+                fixed.append(holding)
+            else:
+                found.append(self._running(holding, market, expect))
+        for candidate in market.pending:
+            if candidate.queue in closed:
+                paused.append(candidate)
+            elif candidate.bids:
+                contender = known.get(candidate.key)
+                if contender is None or contender.of is not candidate:
+                    contender = self._pending(candidate, market)
+                self._known[candidate.key] = contender
+                self._weigh(contender, candidate, now, expect)
+                found.append(contender)
+        for contender in found:
+            contender.priority = contender.of.priority + added.get(contender.queue, 0)
+            contender.urgent = False
+        return Field(found, fixed, paused)
+
+    def _pending(self, candidate: Candidate, market: Market) -> Contender:
+        rates = rates_of(candidate.bids, market.trust.get(candidate.tenant, 1.0))
+        return Contender(candidate, candidate.bids, rates, _share(candidate.bids[0].shape, self._capacity))
+
+    def _weigh(self, contender: Contender, candidate: Candidate, now: float, expect: _Expectations) -> None:
+        first = contender.bids[0]
+        attained = candidate.attained_s
+        remaining = candidate.remaining_s
+        if remaining is None:
+            remaining = first.remaining_s
+        if remaining is None:
+            remaining = expect.of(candidate.tenant, first.shape, attained)
+        elif first.throughput > contender.rates[0] > 0.0:
+            # Who claims twice the speed that is believed declares half of the time.
+            remaining *= first.throughput / contender.rates[0]
+        # The first bid's time at the best bid's rate, so that all weights speak of the same thing.
+        remaining *= contender.rates[0] / contender.best
+        waited = max(0.0, now - (candidate.submitted_at or candidate.queued_at) - attained)
+        contender.raw = weight(remaining, finish_time_ratio(waited, attained, remaining), self._config)
+
+    def _running(self, holding: Holding, market: Market, expect: _Expectations) -> Contender:
+        now = market.snapshot.at
+        bids = holding.bids or ((holding.won,) if holding.won is not None else (_bid_of(holding.placements),))
+        trust = market.trust.get(holding.tenant, 1.0)
+        won = holding.won if holding.won is not None else bids[0]
+        contender = Contender(holding, bids, rates_of(bids, trust), _share(won.shape, self._capacity))
+        contender.kept_rate = rates_of((won,), trust)[0]
+        contender.best = max(contender.best, contender.kept_rate)
+        ran = max(0.0, now - holding.started_at)
+        attained = holding.attained_s + ran
+        remaining = holding.remaining_s
+        if remaining is None:
+            remaining = expect.of(holding.tenant, won.shape, attained)
         else:
-            found.append(_running(holding, market, config, expect))
-    for candidate in market.pending:
-        if _queue(market.queues, candidate.queue).queue.paused:
-            paused.append(candidate)
-        elif candidate.bids:
-            found.append(_pending(candidate, market, config, expect))
-    return Field(found, fixed, paused)
-
-
-def _queue(queues: Mapping[QueueName, QueueStanding], name: QueueName) -> QueueStanding:
-    return queues.get(name) or QueueStanding(Queue(name))
-
-
-def _pending(candidate: Candidate, market: Market, config: SchedulingConfig, expect: _Expectations) -> Contender:
-    priority = candidate.priority + _queue(market.queues, candidate.queue).queue.priority
-    contender = Contender(candidate, candidate.bids, priority)
-    trust = market.trust.get(candidate.tenant, 1.0)
-    contender.rates = rates_of(candidate.bids, trust)
-    contender.best = max(contender.rates)
-    first = candidate.bids[0]
-    shape = first.shape
-    contender.size = _share(shape, market.snapshot.capacity)
-    remaining = candidate.remaining_s
-    if remaining is None:
-        remaining = expect.of(candidate.tenant, shape, candidate.attained_s, first)
-    else:
-        remaining /= min(1.0, contender.rates[0] / first.throughput) if first.throughput > 0 else 1.0
-    # The first bid's time at the best bid's rate, so that all weights speak of the same thing.
-    remaining *= contender.rates[0] / contender.best
-    submitted = candidate.submitted_at or candidate.queued_at
-    waited = max(0.0, market.snapshot.at - submitted - candidate.attained_s)
-    contender.raw = weight(remaining, finish_time_ratio(waited, candidate.attained_s, remaining), config)
-    return contender
-
-
-def _running(holding: Holding, market: Market, config: SchedulingConfig, expect: _Expectations) -> Contender:
-    now = market.snapshot.at
-    bids = holding.bids or ((holding.won,) if holding.won is not None else (_bid_of(holding.placements),))
-    priority = holding.priority + _queue(market.queues, holding.queue).queue.priority
-    contender = Contender(holding, bids, priority)
-    trust = market.trust.get(holding.tenant, 1.0)
-    contender.rates = rates_of(bids, trust)
-    won = holding.won if holding.won is not None else bids[0]
-    contender.kept_rate = rates_of((won,), trust)[0]
-    contender.best = max(contender.kept_rate, *contender.rates)
-    contender.size = _share(won.shape, market.snapshot.capacity)
-    ran = max(0.0, now - holding.started_at)
-    attained = holding.attained_s + ran
-    remaining = holding.remaining_s
-    if remaining is None:
-        remaining = expect.of(holding.tenant, won.shape, attained, won)
-    else:
-        remaining = max(1.0, remaining - max(0.0, now - holding.known_at))
-    remaining *= contender.kept_rate / contender.best
-    submitted = holding.submitted_at or holding.started_at
-    waited = max(0.0, now - submitted - attained)
-    contender.raw = weight(remaining, finish_time_ratio(waited, attained, remaining), config)
-    unsaved = ran if holding.saved_at is None else max(0.0, now - max(holding.saved_at, holding.started_at))
-    contender.lost_s = won.restart_cost_s + unsaved
-    return contender
+            remaining = max(1.0, remaining - max(0.0, now - holding.known_at))
+        remaining *= contender.kept_rate / contender.best
+        waited = max(0.0, now - (holding.submitted_at or holding.started_at) - attained)
+        contender.raw = weight(remaining, finish_time_ratio(waited, attained, remaining), self._config)
+        unsaved = ran if holding.saved_at is None else max(0.0, now - max(holding.saved_at, holding.started_at))
+        contender.lost_s = won.restart_cost_s + unsaved
+        return contender
 
 
 def rates_of(bids: tuple[Bid, ...], trust: float) -> list[float]:
@@ -179,14 +197,16 @@ def _bid_of(placements: tuple[Placement, ...]) -> Bid:
 
 
 class _Expectations:
-    """Expected remaining service where nobody says."""
+    """Expected remaining service where nobody says; made when it is first asked for."""
 
-    __slots__ = ("_remaining",)
+    __slots__ = ("_config", "_market", "_remaining")
 
     def __init__(self, market: Market, config: SchedulingConfig) -> None:
-        self._remaining = remaining_service(market, config)
+        self._market = market
+        self._config = config
+        self._remaining: RemainingService | None = None
 
-    def of(self, tenant: TenantId, shape: GangShape, attained_s: float, bid: Bid) -> float:
-        if bid.remaining_s is not None:
-            return bid.remaining_s
+    def of(self, tenant: TenantId, shape: GangShape, attained_s: float) -> float:
+        if self._remaining is None:
+            self._remaining = remaining_service(self._market, self._config)
         return self._remaining.remaining_s(tenant, devices_of(shape), attained_s)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from corral.model.ids import TenantId
 from corral.model.offer import Holding, Standing
 from corral.model.resources import Amount
-from corral.model.tenant import Tenant
+from corral.model.tenant import Quota, Tenant
 from corral.policy.fairness import due_shares
 from corral.policy.market.contenders import Contender
 
@@ -35,10 +35,12 @@ def assign_worth(
     for holding in fixed:
         for placement in holding.placements:
             held[holding.tenant] = held.get(holding.tenant, Amount()) + Amount.of(placement)
-    for mine in tenants.values():
+    for name, mine in tenants.items():
+        if _plain(name, mine, standings, others=len(tenants) + len(held) > 1):
+            continue
         mine.sort(key=lambda c: (-c.priority, -c.raw / c.size, c.order, c.key))
         _lift_priorities(mine)
-    alone = len(tenants) + len(held.keys() - tenants.keys()) < 2
+    alone = len(tenants.keys() | held.keys()) < 2
     due = {} if alone else _dues(tenants, held, standings, capacity)
     for tenant, mine in tenants.items():
         before = held.get(tenant, Amount())
@@ -50,6 +52,13 @@ def assign_worth(
         if tenant in standings:
             _mark_guaranteed(mine, standings[tenant].tenant, before)
     _lift_urgent(tenants)
+
+
+def _plain(name: TenantId, mine: list[Contender], standings: Mapping[TenantId, Standing], *, others: bool) -> bool:
+    """Return whether the order within a tenant does not matter: alone, without priorities and guarantees."""
+    standing = standings.get(name)
+    guaranteed = standing is not None and standing.tenant.guaranteed != Quota()
+    return not others and not guaranteed and all(c.priority == mine[0].priority for c in mine)
 
 
 def _dues(

@@ -78,7 +78,7 @@ def columns_of(
 
     ``groups`` tells apart contenders that are alike but under different limits.
     """
-    table = _Forms(ground)
+    table = _Forms(ground, 1 + max(groups, default=0))
     job, number, code, value = _bids(contenders, groups, table)
     lists = table.expand()
     sizes = np.fromiter((len(x) for x in lists), np.int64, len(lists))
@@ -99,27 +99,14 @@ def columns_of(
 
 
 def _bids(contenders: Sequence[Contender], groups: Sequence[int], table: _Forms) -> tuple[Ints, Ints, Ints, Floats]:
-    """Return contender, bid number, kind and value of every bid that changes something."""
+    """Return contender, bid number, kind and value of every bid."""
     counts = np.fromiter((len(c.bids) for c in contenders), np.int64, len(contenders))
     total = int(counts.sum())
     job = np.repeat(np.arange(len(contenders)), counts)
     number = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
     kind = table.kinds(list(chain.from_iterable(c.bids for c in contenders)), np.asarray(groups, dtype=np.int64)[job])
     value = np.fromiter(chain.from_iterable(map(c.value_of, c.rates) for c in contenders), np.float64, total)
-    ends = np.cumsum(counts)
-    for i, contender in enumerate(contenders):
-        if contender.holding is None:
-            break
-        # A running gang gains nothing from starting again in the way in which it runs.
-        mine = slice(int(ends[i] - counts[i]), int(ends[i]))
-        won = contender.holding.won if contender.holding.bids else None
-        if won is None:
-            value[mine] = 0.0
-        else:
-            own = table.kinds([won], np.asarray([groups[i]], dtype=np.int64))[0]
-            value[mine][kind[mine] == own] = 0.0
-    use = value > 0.0
-    return job[use], number[use], kind[use], value[use]
+    return job, number, kind, value
 
 
 def _keeps(
@@ -143,27 +130,34 @@ def _keeps(
 class _Forms:
     """Numbers kinds (shape, locality, limits) of bids, and turns each into the forms that could be had."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, groups: int) -> None:
         self._ground = ground
+        self._groups = groups
         self._shapes: dict[GangShape, int] = {}
         self._kinds: dict[tuple[int, int, int], int] = {}
         self.forms: list[Form] = []
 
     def kinds(self, bids: Sequence[Bid], groups: Ints) -> Ints:
-        """Return the kind of each bid."""
+        """Return the kind of each bid. To be asked once."""
         shapes = self._shapes
+        # Alike bids often are one object: looking at its address first saves most of the comparing.
+        seen: dict[int, int] = {}
+        shape_codes = []
         for bid in bids:
-            if bid.shape not in shapes:
-                shapes[bid.shape] = len(shapes)
-        known = self._kinds
-        found = np.empty(len(bids), dtype=np.int64)
-        for i, (bid, group) in enumerate(zip(bids, groups.tolist(), strict=True)):
-            name = (shapes[bid.shape], _LOCALITY_CODE[bid.locality], group)
-            code = known.get(name)
+            shape = bid.shape
+            code = seen.get(id(shape))
             if code is None:
-                code = known[name] = len(known)
-            found[i] = code
-        return found
+                code = seen[id(shape)] = shapes.setdefault(shape, len(shapes))
+            shape_codes.append(code)
+        count = len(bids)
+        locality = np.fromiter([_LOCALITY_CODE[bid.locality] for bid in bids], np.int64, count)
+        packed = (np.fromiter(shape_codes, np.int64, count) * len(LOCALITIES) + locality) * self._groups + groups
+        kinds, found = np.unique(packed, return_inverse=True)
+        for kind in kinds.tolist():
+            rest, group = divmod(kind, self._groups)
+            self._kinds[(*divmod(rest, len(LOCALITIES)), group)] = len(self._kinds)
+        codes: Ints = found.reshape(-1)
+        return codes
 
     def keep(self, footprint: Footprint, group: int) -> int:
         """Return the form of a running gang's footprint."""

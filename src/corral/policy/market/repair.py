@@ -14,20 +14,27 @@ CONTESTED_MAX = 60
 CONTESTED_WAYS = 6
 """Ways of each that go there: the best at the prices."""
 
+EVERYBODY_WAYS_MAX = 400
+"""Ways of all contenders together up to which all of them go there: then its bound is one on every choice."""
+
 SETTLED = 2e-4
 """The relative gap at which nothing is left to contest."""
 
 _SLACK = 1e-7
 
 
-def choose(dual: Dual, verdict: Verdict, scan: int = 4_096) -> Ints:
-    """Return the way that each contender takes (-1: none), within all constraints."""
-    choice = _by_regret(dual, verdict)
-    choice = _improve(dual, choice, scan)
+def choose(dual: Dual, verdict: Verdict, scan: int = 4_096) -> tuple[Ints, Verdict]:
+    """Return the way that each contender takes (-1: none), within all constraints, and the verdict.
+
+    Its bound is that of the prices, or of the exact solver where all contenders are few enough for it.
+    """
+    choice = _improve(dual, _by_regret(dual, verdict), scan)
     value = float(dual.value[choice[choice >= 0]].sum())
     if verdict.value - value > SETTLED * verdict.value:
-        choice = _contest(dual, verdict, choice)
-    return choice
+        choice, bound = _contest(dual, verdict, choice)
+        if bound is not None and bound < verdict.value:
+            verdict = Verdict(verdict.prices, bound, verdict.choice, verdict.reduced, verdict.use)
+    return choice, verdict
 
 
 def _use(dual: Dual, choice: Ints) -> Floats:
@@ -44,8 +51,8 @@ def _by_regret(dual: Dual, verdict: Verdict) -> Ints:
     regret = _regrets(dual, verdict)
     wants = np.flatnonzero(verdict.choice >= 0)
     # Per unit of what it uses: a large gang with a little more regret must not crowd out many small ones.
-    cost = np.maximum((dual.coefs @ verdict.prices)[dual.form[verdict.choice[wants]]], 1e-300)
-    order = wants[np.argsort(-regret[wants] / cost, kind="stable")]
+    cost = (dual.coefs @ verdict.prices)[dual.form[verdict.choice[wants]]]
+    order = wants[np.argsort(-regret[wants] / np.maximum(cost, cost.max(initial=0.0) * 1e-9 + 1e-200), kind="stable")]
     ways = verdict.choice[order]
     filled = np.cumsum(dual.coefs[dual.form[ways]], axis=0)
     over = (filled > dual.caps + _SLACK).any(axis=1)
@@ -105,8 +112,11 @@ def _improve(dual: Dual, choice: Ints, scan: int) -> Ints:
     return choice
 
 
-def _contest(dual: Dual, verdict: Verdict, choice: Ints) -> Ints:
-    """Solve the few contenders nearest to the margin exactly, on what they and nobody else uses."""
+def _contest(dual: Dual, verdict: Verdict, choice: Ints) -> tuple[Ints, float | None]:
+    """Solve the few contenders nearest to the margin exactly, on what they and nobody else uses.
+
+    Returns the better choice, and a bound on every choice when all contenders with all their ways took part.
+    """
     reduced = verdict.reduced
     best = np.maximum.reduceat(reduced, dual.starts)
     now = np.where(choice >= 0, reduced[choice], 0.0)
@@ -114,23 +124,29 @@ def _contest(dual: Dual, verdict: Verdict, choice: Ints) -> Ints:
     forgone = np.maximum(best, 0.0) - now
     nearness = np.where(forgone > 0, -forgone, np.abs(_regrets(dual, verdict)))
     jobs = np.sort(np.argsort(nearness, kind="stable")[:CONTESTED_MAX])
+    everybody = len(dual.value) <= EVERYBODY_WAYS_MAX
+    if everybody:
+        jobs = np.arange(len(dual.starts))
     rest = choice.copy()
     rest[jobs] = -1
     left = dual.caps - _use(dual, rest)
     ways, owner = [], []
     for index, job in enumerate(jobs.tolist()):
-        begin = int(dual.starts[job])
-        mine = begin + np.argsort(-reduced[begin : begin + int(dual.sizes[job])], kind="stable")[:CONTESTED_WAYS]
-        if choice[job] >= 0 and choice[job] not in mine:
-            mine = np.append(mine, choice[job])
+        begin, size = int(dual.starts[job]), int(dual.sizes[job])
+        mine = begin + np.argsort(-reduced[begin : begin + size], kind="stable")
+        if not everybody:
+            mine = mine[:CONTESTED_WAYS]
+            if choice[job] >= 0 and choice[job] not in mine:
+                mine = np.append(mine, choice[job])
         ways.append(mine)
         owner.append(np.full(len(mine), index))
-    flat = np.concatenate(ways)
-    found = best_choice(dual.value[flat], np.concatenate(owner), dual.coefs[dual.form[flat]], np.maximum(left, 0.0))
+    flat, of = np.concatenate(ways), np.concatenate(owner)
+    found = best_choice(dual.value[flat], of, dual.coefs[dual.form[flat]], np.maximum(left, 0.0))
     if found is None:
-        return choice
+        return choice, None
     chosen = flat[found[0]]
+    bound = found[1] if everybody else None
     if dual.value[chosen].sum() <= dual.value[choice[jobs][choice[jobs] >= 0]].sum():
-        return choice
-    rest[jobs[np.concatenate(owner)[found[0]]]] = chosen
-    return rest
+        return choice, bound
+    rest[jobs[of[found[0]]]] = chosen
+    return rest, bound

@@ -128,7 +128,7 @@ def _losses(market: Market, field: Field, seating: Seating, dual: Dual, verdict:
             continue
         form = columns.forms[columns.form[way]]
         value, price = float(columns.value[way]), float(cost[columns.form[way]])
-        if not seating.limits.allow(job, form.shape):
+        if seating.limits.of[job] and not seating.limits.allow(job, form.shape):
             reason = "limit"
         elif value > price * (1 + 1e-9):
             reason = "placement"

@@ -66,11 +66,10 @@ class Seating:
         """Running gangs that lost on price, cheapest first; those still in ``kept`` go on because nobody came."""
         self.movers: set[int] = set()
         self.cleared_for: dict[int, int] = {}
-        self._ways: dict[int, tuple[int, int]] = {
-            int(job): (int(begin), int(begin + size))
-            for job, begin, size in zip(columns.owner, columns.starts, columns.sizes, strict=True)
-        }
-        self._failed = np.zeros(len(columns.forms), dtype=bool)
+        ends = (columns.starts + columns.sizes).tolist()
+        self._ways = dict(zip(columns.owner.tolist(), zip(columns.starts.tolist(), ends, strict=True), strict=True))
+        self._form_of: list[int] = columns.form.tolist()
+        self._failed = bytearray(len(columns.forms))
 
     # ---- the course of a round -------------------------------------------------------------------------------------
 
@@ -201,28 +200,39 @@ class Seating:
                 still.append(index)
         return still
 
-    def _start_somehow(self, index: int, least: float = 0.0) -> bool:
+    def _start_somehow(self, index: int) -> bool:
+        """Start a contender in the most valuable of its ways that fits."""
         begin, end = self._ways.get(index, (0, 0))
-        ways = begin + np.flatnonzero(
-            ~self._failed[self.columns.form[begin:end]] & (self.columns.bid[begin:end] != KEEP)
-        )
-        for way in ways[np.argsort(-self.columns.value[ways], kind="stable")].tolist():
-            if self.columns.value[way] <= least:
-                break
-            number = int(self.columns.form[way])
+        forms, failed = self._form_of, self._failed
+        ways = [way for way in range(begin, end) if not failed[forms[way]] and self.columns.bid[way] != KEEP]
+        if len(ways) > 1:
+            ways.sort(key=lambda way: -self.columns.value[way])
+        for way in ways:
+            number = forms[way]
+            if failed[number]:
+                continue
             form = self.columns.forms[number]
             if not is_plain(form):
                 if self._start_general(index, way):
                     return True
-                continue
-            if self._failed[number]:
-                continue
-            wanted = self._wanted(index, form, int(self.columns.bid[way]))
-            if self._try(index, way, wanted):
-                return True
-            if not wanted.avoid and not self.limits.of[index]:
-                self._failed[number] = True
+                alike = not self.contenders[index].avoid
+            else:
+                wanted = self._wanted(index, form, int(self.columns.bid[way]))
+                if self._try(index, way, wanted):
+                    return True
+                alike = not wanted.avoid
+            if alike and not self.limits.of[index]:
+                failed[number] = 1
         return False
+
+    def _rule_out(self) -> None:
+        """Note forms that need more devices than are free of their model: nobody needs to try them."""
+        free = self.cells.free_by_model()
+        for number, form in enumerate(self.columns.forms):
+            if form.footprint is not None or (
+                is_plain(form) and form.shape.ranks * form.shape.demand.gpus_whole > free[form.model or 0]
+            ):
+                self._failed[number] = 1
 
     # ---- clearing --------------------------------------------------------------------------------------------------
 
@@ -250,7 +260,7 @@ class Seating:
                 self.displaced.append(victim)
                 residents.remove(victim)
                 self.cleared_for[victim] = index
-                self._failed[:] = False
+                self._failed = bytearray(len(self._failed))
         return done
 
     # ---- shares, CPUs, and what is left ----------------------------------------------------------------------------
@@ -333,6 +343,9 @@ class Seating:
         waiting = [
             i for i in range(len(self.contenders)) if i not in self.kept and i not in self.awards and i in self._ways
         ]
+        self._rule_out()
+        if all(self._failed):
+            return
         of = self.contenders
         waiting.sort(key=lambda i: (not of[i].urgent, -of[i].worth / of[i].size, i))
         for index in waiting:
