@@ -1,6 +1,6 @@
 """corral: many GPU servers, one pool.
 
-Importing the package costs nothing: `Client` and `report_progress` are loaded when they are first asked for.
+Importing the package costs nothing: its names are loaded when they are first asked for.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["Client", "__version__", "report_progress"]
+__all__ = ["Client", "__version__", "report_progress", "stopping"]
 
 if TYPE_CHECKING:
-    from corral.client import Client, report_progress
+    from corral.client import Client, report_progress, stopping
 else:
 
     def __getattr__(name: str) -> object:
@@ -20,10 +20,10 @@ else:
             from corral.client import Client
 
             return Client
-        if name == "report_progress":
-            from corral.client.progress import report_progress
+        if name in ("report_progress", "stopping"):
+            from corral.client import task
 
-            return report_progress
+            return getattr(task, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:

@@ -1,19 +1,19 @@
-"""The Python SDK: :class:`Client` and what it returns; :func:`report_progress` for programs that run in the pool.
+"""The Python SDK: :class:`Client` and what it returns; what programs that run in the pool say and ask.
 
 Light to import: a name is loaded when it is first asked for. The client needs the standard library and msgspec,
-``report_progress`` the standard library alone.
+``report_progress`` and ``stopping`` the standard library alone.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["Client", "JobHandle", "report_progress"]
+__all__ = ["Client", "JobHandle", "report_progress", "stopping"]
 
 if TYPE_CHECKING:
     from corral.client.client import Client
     from corral.client.handle import JobHandle
-    from corral.client.progress import report_progress
+    from corral.client.task import report_progress, stopping
 else:
 
     def __getattr__(name: str) -> object:
@@ -26,10 +26,10 @@ else:
             from corral.client.handle import JobHandle
 
             return JobHandle
-        if name == "report_progress":
-            from corral.client.progress import report_progress
+        if name in ("report_progress", "stopping"):
+            from corral.client import task
 
-            return report_progress
+            return getattr(task, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from corral.client.fields import JobFields
     from corral.model.ask import JobAsk
     from corral.model.job import Job
+    from corral.model.plan import PlanAsk, PlanReport
     from corral.model.report import (
         JobRows,
         JobSummary,
@@ -272,6 +273,14 @@ class Client:
         from corral.model.report import Ledger
 
         return self._get("/ledger", Ledger, hours=hours)
+
+    def plan(self, ask: PlanAsk) -> PlanReport:
+        """Return what changes would do, tried on a copy of the pool; nothing is changed."""
+        from corral.model.plan import PlanReport
+        from corral.wire.planning import document_of_plan
+
+        body = msgspec.json.encode(document_of_plan(ask))
+        return decoded(self._caller.call("POST", "/plan", body=body, timeout_s=180.0).body, PlanReport)
 
     def queues(self) -> tuple[Queue, ...]:
         """Return the queues."""

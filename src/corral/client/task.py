@@ -1,4 +1,4 @@
-"""Telling the pool how far a task is. Standard library only: training programs import this.
+"""What a program says to the pool in which it runs, and asks it. Standard library only: training programs import this.
 
 A task's progress is one line in ``$CORRAL_TASK_DIR/progress``, ``STEP [TOTAL [SAVED]]`` with ``-`` for what is not
 known, that is replaced as a whole: what is written here, any program can write without corral.
@@ -13,6 +13,7 @@ import threading
 
 DIRECTORY = "CORRAL_TASK_DIR"
 NAME = "progress"
+STOP = "stop.json"
 
 _lock = threading.Lock()
 _saved: dict[str, float] = {}
@@ -49,6 +50,17 @@ def report_progress(
             words.append(repr(min(saved, float(step))))
         with contextlib.suppress(OSError):
             _replace(directory, " ".join(words) + "\n")
+
+
+def stopping() -> bool:
+    """Return whether this task is being stopped: to make room, for good, or because the pool goes down.
+
+    A program that was sent its checkpoint signal saves itself and then asks: when this is true it should end, with
+    whatever exit code; else the signal came for another reason (its time is nearly over, or contact was lost) and it
+    may go on. Outside a pool it is never true.
+    """
+    directory = os.environ.get(DIRECTORY)
+    return bool(directory) and os.path.exists(f"{directory}/{STOP}")  # noqa: PTH110 - pathlib is slow to import
 
 
 def _amount(value: float, name: str) -> str:

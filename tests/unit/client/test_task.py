@@ -1,4 +1,4 @@
-"""Progress of a task: one line in its directory, read back as the agent reads it; nothing outside a pool."""
+"""What a task says and asks: progress is read back as the agent reads it; nothing happens outside a pool."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import corral
+from corral.agent.shim.handle import TaskHandle
 from corral.agent.usage import Progress, read_progress
-from corral.client.progress import report_progress
+from corral.client.task import report_progress, stopping
 
 
 @pytest.fixture
@@ -86,10 +87,18 @@ def test_threads_may_report_at_once(task_dir: Path) -> None:
     assert seen == [10_000.0] * 800
 
 
+def test_a_task_is_stopping_once_its_shim_was_told(task_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert stopping() is False
+    TaskHandle(task_dir).stop("preempted", 1.0, 60.0)
+    assert stopping() is True
+    monkeypatch.delenv("CORRAL_TASK_DIR")
+    assert stopping() is False
+
+
 def test_a_program_that_reports_loads_the_standard_library_alone() -> None:
-    assert corral.report_progress is report_progress
+    assert (corral.report_progress, corral.stopping) == (report_progress, stopping)
     code = (
-        "import corral, sys; before = set(sys.stdlib_module_names); corral.report_progress(1);"
+        "import corral, sys; before = set(sys.stdlib_module_names); corral.report_progress(1); corral.stopping();"
         "print(sorted({m.partition('.')[0] for m in sys.modules} - before - {'corral', '__main__'}))"
     )
     done = subprocess.run([sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(Path(corral.__file__).parents[1])},
