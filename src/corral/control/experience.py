@@ -69,13 +69,13 @@ class _Sample:
 
     __slots__ = ("durations", "newest", "ordered")
 
-    def __init__(self, seconds: tuple[float, ...] = ()) -> None:
-        self.newest = deque(seconds, SAMPLES_MAX)
+    def __init__(self, seconds: tuple[float, ...] = (), size: int = SAMPLES_MAX) -> None:
+        self.newest = deque(seconds, size)
         self.ordered = sorted(self.newest)
         self.durations = tuple(self.ordered)
 
     def add(self, seconds: float) -> None:
-        if len(self.newest) == SAMPLES_MAX:
+        if len(self.newest) == self.newest.maxlen:
             self.ordered.remove(self.newest[0])
         self.newest.append(seconds)
         insort(self.ordered, seconds)
@@ -176,8 +176,10 @@ class Experience:
         seconds = gang.attained_s + last_run_s(gang, at)
         if seconds <= 0:
             return
-        devices = devices_of(gang.bid.shape if gang.bid is not None else job.spec.shape)
-        for name in (ServiceClass(job.spec.tenant, devices), ServiceClass(None, devices), ServiceClass(None, None)):
+        self._note(job.spec.tenant, devices_of(gang.bid.shape if gang.bid is not None else job.spec.shape), seconds)
+
+    def _note(self, tenant: TenantId, devices: int, seconds: float) -> None:
+        for name in (ServiceClass(tenant, devices), ServiceClass(None, devices), ServiceClass(None, None)):
             sample = self._served.pop(name, None) or _Sample()
             sample.add(seconds)
             self._served[name] = sample

@@ -25,6 +25,7 @@ from corral.model.offer import Bid, Offer, Outlook, Proposal, Snapshot
 from corral.model.transitions import copy_job
 from corral.policy.bidding import check_proposal, claimed
 from corral.policy.estimation import devices_of, family_of, scale_of
+from corral.policy.inventory import Inventory
 from corral.ports.master import AppMaster
 
 
@@ -38,6 +39,8 @@ class Proposals:
         self._default: dict[JobId, tuple[Bid, ...]] = {}
         self._asked: dict[JobId, Offer | None] = {}
         self._watchers: dict[JobId, AppMaster] = {}
+        self._inventory: Inventory | None = None
+        self._models: frozenset[str] = frozenset()
 
     # ---- offers ----------------------------------------------------------------------------------------------------
 
@@ -51,6 +54,21 @@ class Proposals:
             self._ask(job, offer)
             proposal = replace(proposal, bids=self._own.get(job.id, proposal.bids))
         book.propose(now, job, proposal)
+
+    def refresh(self) -> None:
+        """Ask the jobs again that bid by device model when models came or went."""
+        book = self._book
+        inventory = book.inventory
+        if inventory is self._inventory:
+            return
+        before, self._inventory, self._models = self._models, inventory, frozenset(inventory.models)
+        if before == self._models:
+            return
+        for name in book.waiting.proposals:
+            job = book.state.jobs.get(name)
+            work = job.spec.work if job is not None else None
+            if job is not None and ((work is not None and work.throughput) or book.experience.rates(job.spec)):
+                book.waiting.unbid[name] = None
 
     def offered(self, job: Job, snapshot: Snapshot, credit: float) -> Offer:
         """Return a snapshot as one job sees it."""
