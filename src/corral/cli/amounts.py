@@ -44,3 +44,13 @@ def moment_of(text: str, flag: str, now: float) -> float:
     except Unreadable:
         hint = "write an age like 7d, or a date like 2026-01-31 or 2026-01-31T08:00"
         raise InvalidField(f"{text!r} is no time", field=flag, hint=hint) from None
+
+
+def duration_of(text: str, flag: str) -> float:
+    """Return a duration such as ``7d`` or ``2h30m`` in seconds."""
+    from corral.wire.units import Unreadable, read_duration_s
+
+    try:
+        return read_duration_s(text)
+    except Unreadable as error:
+        raise InvalidField(f"{text!r} {error.args[0]}", field=flag, hint="write it like 7d, 2h30m or 90s") from None

@@ -39,6 +39,7 @@ LEAVES: dict[str, Leaf] = {
     "logs": Leaf("logs", "logs", JOBS),
     "cancel": Leaf("jobs", "cancel", JOBS),
     "why": Leaf("jobs", "why", JOBS),
+    "plan": Leaf("plan", "plan", JOBS),
     "receipt": Leaf("jobs", "receipt", JOBS),
     "history": Leaf("jobs", "history", JOBS),
     "nodes": Leaf("nodes", "nodes", ADMIN),

@@ -10,8 +10,9 @@ from corral.control.scene import scene_of
 from corral.model.ids import GangKey, TenantId
 from corral.model.job import DependencyKind, Gang, Job, JobState, TaskState
 from corral.model.offer import Candidate
+from corral.model.plan import Course, PlanReport, Shift
 from corral.model.report import QueueLine, WhyReport
-from corral.policy.explain import explain_pending, price_terms, queue_lines
+from corral.policy.explain import HIDDEN, explain_pending, price_terms, queue_lines
 
 
 def why(core: ControlCore, job: Job, gang: int | None, now: float, viewer: TenantId | None) -> WhyReport:
@@ -94,3 +95,15 @@ def queue(core: ControlCore, now: float, limit: int, viewer: TenantId | None) ->
     scene = scene_of(core.book, core.cycle.reservations, now)
     names = {job.id: job.spec.name for job in core.book.state.jobs.values()}
     return queue_lines(scene, limit, names, viewer)
+
+
+def veiled_plan(report: PlanReport, viewer: TenantId) -> PlanReport:
+    """Return a report in which the gangs of other tenants have neither number nor name."""
+    keys = {s.before.key for s in report.shifts if s.before.tenant == viewer}
+
+    def course(one: Course) -> Course:
+        return one if one.tenant == viewer else replace(one, key=GangKey(HIDDEN, 0), name="")
+
+    shifts = tuple(Shift(course(shift.before), course(shift.after)) for shift in report.shifts)
+    hurt = tuple(key if key in keys else GangKey(HIDDEN, 0) for key in report.hurt)
+    return replace(report, shifts=shifts, hurt=hurt)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from corral.control import explaining, reports
 from corral.control.access import Access, digest_of, require_admin, scope
 from corral.control.accounts import HOUR_S, listed_job
+from corral.control.explaining import veiled_plan
 from corral.control.follow import LogStart, follow_changes, follow_log
 from corral.control.inputs import Administer, Cancel, EndedJob, Quiesce, Submit
 from corral.control.shell import ControlShell
@@ -33,9 +34,11 @@ from corral.model.events import (
 )
 from corral.model.ids import DEFAULT_TENANT, NodeId, QueueName, TenantId
 from corral.model.job import Job
+from corral.model.plan import PlanAsk, PlanReport
 from corral.model.report import Ledger, NodeReport, PoolStatus, QueueLine, Receipt, TenantReport, WhyReport
 from corral.model.tenant import Queue, Role, Tenant, Token
 from corral.ports.engine import LogChunk
+from corral.ports.planner import Planner, PlanQuestion
 from corral.ports.pool import Change, JobPage, Principal, Submission
 from corral.ports.store import JobQuery, JournalEntry, Store, UsageRow
 
@@ -55,8 +58,9 @@ class Identity(msgspec.Struct, frozen=True):
 class ControllerPool:
     """Every public method checks the principal first."""
 
-    def __init__(self, shell: ControlShell, store: Store, identity: Identity) -> None:
+    def __init__(self, shell: ControlShell, store: Store, identity: Identity, planner: Planner) -> None:
         self._shell = shell
+        self._planner = planner
         self._store = store
         self._access = Access(shell, store)
         self._identity = identity
@@ -205,6 +209,18 @@ class ControllerPool:
     async def ledger(self, who: Principal, hours: float) -> Ledger:
         """Return who received, owes and was preempted in the last hours."""
         return reports.ledger(self._shell.core, self._shell.clock.now() - hours * HOUR_S, scope(who))
+
+    async def plan(self, who: Principal, ask: PlanAsk) -> PlanReport:
+        """Return what changes would do, tried on a copy of the pool."""
+        if ask.weights or ask.drain or ask.add:
+            require_admin(who)
+        core = self._shell.core
+        answering = [name for name in core.book.state.nodes if core.book.board.view(name).answering]
+        asks = tuple(self._owned(who, one) for one in ask.submit)
+        question = PlanQuestion(core.image(), self._shell.clock.now(), answering, replace(ask, submit=asks))
+        report = await self._planner.plan(question)
+        viewer = scope(who)
+        return report if viewer is None else veiled_plan(report, viewer)
 
     def status(self) -> PoolStatus:
         """Return the pool at a glance."""

@@ -306,6 +306,16 @@ class SimulationStuck(CorralError):
     code = "SIMULATION_STUCK"
 
 
+class PlanTooLarge(CorralError):
+    """A what-if question cannot be followed so far: the pool changes too often within the horizon, or it took too long.
+
+    Ask with a shorter horizon.
+    """
+
+    code = "PLAN_TOO_LARGE"
+    category = Category.UNAVAILABLE
+
+
 class EngineFault(CorralError):
     """An agent or the fork server broke the protocol or cannot be reached."""
 

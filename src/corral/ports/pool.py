@@ -10,6 +10,7 @@ import msgspec
 from corral.model.ask import JobAsk
 from corral.model.ids import NodeId, QueueName, TenantId
 from corral.model.job import Job
+from corral.model.plan import PlanAsk, PlanReport
 from corral.model.report import Ledger, NodeReport, PoolStatus, QueueLine, Receipt, TenantReport, WhyReport
 from corral.model.tenant import Queue, Role, Tenant, Token
 from corral.ports.engine import LogChunk
@@ -105,6 +106,9 @@ class Pool(Protocol):
 
     async def ledger(self, who: Principal, hours: float) -> Ledger:
         """Return who received, owes and was preempted in the last hours. A user sees its own tenant only."""
+
+    async def plan(self, who: Principal, ask: PlanAsk) -> PlanReport:
+        """Return what changes would do. A user may try jobs of its own tenant, and sees no foreign ones."""
 
     async def queues(self, who: Principal) -> tuple[Queue, ...]:
         """Return the queues."""

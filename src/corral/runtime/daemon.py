@@ -48,6 +48,7 @@ from corral.runtime.clock import SteadyClock
 from corral.runtime.faults import FileFaults, NoFaults
 from corral.runtime.options import DEFAULT_PORT
 from corral.runtime.paths import StatePaths
+from corral.runtime.planning import PlannerProcess
 from corral.runtime.poolfile import load_pool, save_pool
 from corral.runtime.proposers import ProposerProcesses
 from corral.runtime.settings import control_config, load_settings
@@ -192,7 +193,7 @@ class Daemon:
         host, port = listener.getsockname()[:2]
         url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         identity = Identity(corral.__version__, os.getpid(), url, shell.clock.now())
-        pool = ControllerPool(shell, self.store, identity)
+        pool = ControllerPool(shell, self.store, identity, PlannerProcess(shell.core.book.config))
         server = self._server(pool)
         await shell.engine.start(shell.hear)
         control = asyncio.create_task(shell.run(), name="control")

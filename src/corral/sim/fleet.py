@@ -5,7 +5,7 @@ A node here is as lean as the protocol allows. It says what a real agent would s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from corral.model.ids import GangKey, JobId, NodeId, TaskKey
 from corral.model.job import Cause, TaskExit
@@ -18,6 +18,7 @@ from corral.model.messages import (
     HostMaster,
     LaunchTask,
     MasterDecided,
+    MasterProposed,
     StopTask,
     TaskPhase,
     TaskReport,
@@ -52,11 +53,14 @@ class Gang:
 
 
 Started = Callable[[GangKey, Gang], None]
-Stopped = Callable[[GangKey, Gang, str], None]
+Stopped = Callable[[GangKey, Gang, str], float | None]
 
 
 class Fleet:
-    """All nodes. ``started`` is called when the last rank of a gang runs, ``stopped`` when one was told to stop."""
+    """All nodes. ``started`` is called when the last rank of a gang runs, ``stopped`` when one was told to stop:
+
+    it returns the progress that the gang reports with its last breath, if it reports any.
+    """
 
     def __init__(
         self, nodes: Sequence[NodeSpec], factory: AppMasterFactory, *, started: Started, stopped: Stopped
@@ -96,6 +100,11 @@ class Fleet:
                     del self._hosted[job]
         return []
 
+    def adopt(self, key: GangKey, incarnation: int, launched: Mapping[int, LaunchTask]) -> None:
+        """Let a gang run already: ``launched`` are the commands that started its ranks."""
+        gang = self._gangs[key] = Gang(incarnation, len(launched))
+        gang.launched.update(launched)
+
     def finish(self, key: GangKey, now: float) -> list[AgentSays]:
         """Let all ranks of a running gang end well."""
         gang = self._gangs.pop(key)
@@ -103,13 +112,17 @@ class Fleet:
         return [_report(launch, TaskPhase.ENDED, now, exit_) for launch in gang.launched.values()]
 
     def sample(self, key: GangKey, progress: float, now: float) -> list[AgentSays]:
-        """Let a gang's first rank report its progress to its AppMaster."""
+        """Let a gang's first rank report its progress; its AppMaster may revise what it believes."""
         gang, hosted = self._gangs.get(key), self._hosted.get(key.job)
         if gang is None or hosted is None:
             return []
-        usage = Usage(TaskKey(key.job, key.gang, 0), gang.incarnation, progress=progress)
+        task = TaskKey(key.job, key.gang, 0)
+        usage = Usage(task, gang.incarnation, progress=progress, checkpointed_at=progress)
         hosted.master.observe((usage,), now)
-        return []
+        proposal = hosted.master.revise(now)
+        if proposal is None:
+            return []
+        return [MasterProposed(node=hosted.node, job=key.job, generation=hosted.generation, proposal=proposal, at=now)]
 
     def _launch(self, command: LaunchTask, now: float) -> list[AgentSays]:
         key = command.task.gang_key
@@ -130,11 +143,14 @@ class Fleet:
         launch = gang.launched.pop(command.task.rank, None)
         if launch is None:
             return []
+        said: list[AgentSays] = []
         if len(gang.launched) == gang.ranks - 1:
-            self._stopped(key, gang, command.reason)
+            progress = self._stopped(key, gang, command.reason)
+            said = self.sample(key, progress, now) if progress is not None else []
         if not gang.launched:
             del self._gangs[key]
-        return [_report(launch, TaskPhase.ENDED, now, TaskExit(Cause(command.reason), exit_code=0, ended_at=now))]
+        exit_ = TaskExit(Cause(command.reason), exit_code=0, ended_at=now)
+        return [*said, _report(launch, TaskPhase.ENDED, now, exit_)]
 
 
 def _said(hosted: Hosted, job: JobId, decisions: Sequence[object]) -> list[AgentSays]:

@@ -23,6 +23,7 @@ from corral.model.events import Fact, JobCancelRequested, JobEnded, JobSubmitted
 from corral.model.ids import GangKey, JobId, NodeId, QueueName, TenantId
 from corral.model.job import Cause, Gang, Job, JobSpec, JobState, Task, TaskExit, TaskState
 from corral.model.market import Preemption, PreemptionKind
+from corral.model.plan import Course, PlanAsk, PlanReport
 from corral.model.report import (
     DeviceReport,
     Ledger,
@@ -72,6 +73,7 @@ class MemoryPool:
             BOB: Principal(TenantId("bob"), Role.USER, "t2"),
         }
         self.all: dict[str, Job] = {}
+        self.planned: list[PlanAsk] = []
         self.keys: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {}
         self.facts: list[tuple[JournalEntry, str | None]] = []
         self.logs: dict[str, list[bytearray]] = {}
@@ -300,6 +302,11 @@ class MemoryPool:
         line = LedgerLine(who.tenant, hours * 3_600, 4.0, 6.0, 2.0, 1, 1, 0.5, 0)
         preemption = Preemption(PreemptionKind.ROOM, JobId("9"), TenantId("bob"), 30.0)
         return Ledger(0.0, (line,), (LedgerEntry(1.0, GangKey(JobId("1"), 0), who.tenant, 4_000, preemption),))
+
+    async def plan(self, who: Principal, ask: PlanAsk) -> PlanReport:
+        self.planned.append(ask)
+        course = Course(GangKey(JobId("7"), 0), "try", who.tenant, running=False, start=5.0, end=None)
+        return PlanReport(1.0, 1.0 + ask.horizon_s, 3, (course,), (), (), 0.5, 0.75, 9.0, None, "ages")
 
     async def queues(self, who: Principal) -> tuple[Queue, ...]:
         return tuple(self.queues_by_name.values())

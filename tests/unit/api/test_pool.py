@@ -6,10 +6,12 @@ import threading
 
 import pytest
 
+from corral.model.ids import NodeId, TenantId
 from corral.model.job import JobState
+from corral.model.plan import NewNodes, PlanAsk
 from tests.unit.api.conftest import Users, problem
 from tests.unit.api.memory_pool import ADMIN, ALICE, MemoryPool
-from tests.unit.api.serving import served
+from tests.unit.api.serving import Served, served
 
 
 def test_what_the_pool_looks_like(http: Users) -> None:
@@ -34,6 +36,42 @@ def test_the_ledger_looks_back_up_to_a_week(http: Users) -> None:
         "lost_s": 30.0,
     }
     assert problem(alice("GET", "/v1/ledger?hours=169"), 422, "INVALID_FIELD")["field"] == "hours"
+
+
+def test_a_plan_is_asked_for_in_one_body(http: Users, server: Served) -> None:
+    body = {
+        "jobs": [{"name": "try", "run": "x", "num_gpus": 2}],
+        "weights": {"alice": 2.5},
+        "drain": ["n0"],
+        "add": [{"count": 4, "like": "n0"}, {"count": 1}],
+        "horizon_s": 3_600,
+    }
+    report = http()("POST", "/v1/plan", json=body).json()
+    assert (report["submitted"][0]["start"], report["submitted"][0]["end"], report["until"]) == (5.0, None, 3_601.0)
+    (asked,) = server.pool.planned
+    assert asked == PlanAsk(
+        submit=asked.submit,
+        weights={TenantId("alice"): 2.5},
+        drain=(NodeId("n0"),),
+        add=(NewNodes(4, NodeId("n0")), NewNodes(1)),
+        horizon_s=3_600.0,
+    )
+    assert (asked.submit[0].name, asked.submit[0].gpu_milli) == ("try", 2_000)
+
+
+@pytest.mark.parametrize(
+    "body,field",
+    [
+        ({"weights": {"alice": 0}}, "weights.alice"),
+        ({"add": [{"count": 0}]}, "add[0].count"),
+        ({"horizon_s": 1}, "horizon_s"),
+        ({"jobs": [{"run": "x", "num_gpus": -1}]}, "jobs[0].num_gpus"),
+        ({"drian": ["n0"]}, "drian"),
+    ],
+)
+def test_a_wrong_plan_names_its_field(http: Users, body: dict[str, object], field: str) -> None:
+    refused = http()("POST", "/v1/plan", json=body)
+    assert (refused.status_code, refused.json()["field"]) == (422, field)
 
 
 def test_a_node_is_cordoned_with_a_reason(http: Users) -> None:

@@ -23,11 +23,16 @@ from corral.model.errors import EngineFault, NotFound
 from corral.model.events import TenantSet
 from corral.model.ids import DEFAULT_TENANT, JobId, NodeId, TaskKey, TenantId
 from corral.model.job import Cause, Job
+from corral.model.market import RoundPlan
 from corral.model.messages import ControllerSays
+from corral.model.plan import PlanReport
 from corral.model.resources import NodeSpec
 from corral.model.tenant import Role, Tenant
+from corral.planner.compare import compare
+from corral.planner.projection import Seen
 from corral.ports.engine import AgentGone, LogChunk, Sink
 from corral.ports.faults import FaultPoint
+from corral.ports.planner import PlanQuestion
 from corral.ports.pool import Principal, Submission
 from corral.ports.solver import RoundWorker
 from corral.ports.store import Store
@@ -214,6 +219,17 @@ class Machines:
         return answer
 
 
+class HerePlanner:
+    """Answers what-if questions in this process; only the fill decides in its copies."""
+
+    def __init__(self, shell: ControlShell) -> None:
+        self._config = shell.core.book.config
+
+    async def plan(self, question: PlanQuestion) -> PlanReport:
+        seen = Seen(question.image, question.at, tuple(question.answering), self._config)
+        return compare(seen, question.ask, lambda market: RoundPlan(market.snapshot.version))
+
+
 class House:
     """One state directory, and the controller that runs on it, start after start."""
 
@@ -237,7 +253,9 @@ class House:
         self.shell = ControlShell(
             core, self.store, self.engine, self.hands, self.points, last_seq=last, solver=self.solver
         )
-        self.pool = ControllerPool(self.shell, self.store, Identity("0", 1, "http://pool", START))
+        self.pool = ControllerPool(
+            self.shell, self.store, Identity("0", 1, "http://pool", START), HerePlanner(self.shell)
+        )
         self.running = asyncio.create_task(self.shell.run())
         await self.engine.start(self.shell.hear)
         for node in nodes:

@@ -6,7 +6,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from corral.control.explaining import veiled_plan
 from corral.control.pool import ControllerPool
 from corral.model.ask import AfterAsk, JobAsk
 from corral.model.errors import (
@@ -18,8 +20,9 @@ from corral.model.errors import (
     TooManyJobs,
     UnknownDependency,
 )
-from corral.model.ids import JobId, TenantId
+from corral.model.ids import JobId, NodeId, TenantId
 from corral.model.job import DependencyKind, JobState
+from corral.model.plan import NewNodes, PlanAsk
 from corral.model.tenant import Tenant
 from corral.ports.store import JobQuery
 from tests.unit.control.house import ADMIN, START, House, live
@@ -262,5 +265,30 @@ def test_cancelling(state_dir: Path) -> None:
         assert cancelled.cancelled_by == "default/root"
         assert (await house.pool.wait(ADMIN, "1", 10.0)).state is JobState.CANCELLED
         await house.stop()
+
+    live(scenario, state_dir)
+
+
+# ---- what if -------------------------------------------------------------------------------------------------------
+
+
+def test_a_user_may_try_jobs_and_sees_no_foreign_ones(state_dir: Path) -> None:
+    async def scenario(house: House) -> None:
+        await house.start("n1")
+        ann, bob = await house.tenant("ann"), await house.tenant("bob")
+        every = JobAsk(name="all", argv=("true",), gpu_milli=4000, max_duration_s=600.0)
+        (holds,) = await house.submit(every, who=bob)
+        (waits,) = await house.submit(every, who=ann)
+        report = await house.pool.plan(ann, PlanAsk(submit=(every,)))
+        assert [course.tenant for course in report.submitted] == ["ann"]
+        with pytest.raises(Forbidden):
+            await house.pool.plan(ann, PlanAsk(drain=(NodeId("n1"),)))
+        with pytest.raises(Forbidden):
+            await house.pool.plan(bob, PlanAsk(submit=(replace(every, tenant="ann"),)))
+        drained = await house.pool.plan(ADMIN, PlanAsk(drain=(NodeId("n1"),), add=(NewNodes(2),)))
+        assert {shift.before.key.job for shift in drained.shifts} == {holds, waits}
+        veiled = veiled_plan(drained, ann.tenant)
+        assert sorted((s.after.key.job, s.after.name) for s in veiled.shifts) == [("-", ""), (waits, "all")]
+        assert len(house.pool._shell.core.book.state.nodes) == 1
 
     live(scenario, state_dir)

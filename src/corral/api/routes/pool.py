@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
+import msgspec
 from fastapi import APIRouter, Query, Request, Response
 from starlette.background import BackgroundTask
 
 from corral.api.asked import AskedNow, answer, failing
 from corral.model.errors import Conflict, Forbidden, JobsRunning
-from corral.model.ids import NodeId
+from corral.model.ids import NodeId, TenantId
+from corral.model.plan import NewNodes, PlanAsk
 from corral.model.tenant import Role
+from corral.wire.request import asks_of_json
+from corral.wire.v1.plan import PlanReport
 from corral.wire.v1.reports import (
     Alive,
     Ledger,
@@ -22,7 +26,7 @@ from corral.wire.v1.reports import (
     QueueLines,
     Stopped,
 )
-from corral.wire.v1.requests import CordonRequest, LedgerQuery, LimitQuery, StopRequest
+from corral.wire.v1.requests import CordonRequest, LedgerQuery, LimitQuery, PlanRequest, StopRequest
 
 router = APIRouter(tags=["pool"])
 open_router = APIRouter(tags=["pool"])
@@ -79,6 +83,20 @@ async def read_queue(asked: AskedNow, query: Annotated[LimitQuery, Query()]) -> 
 async def read_ledger(asked: AskedNow, query: Annotated[LedgerQuery, Query()]) -> Response:
     """Tell who received, owes and was preempted in the last hours; a user sees the own tenant."""
     return answer(Ledger.of(await asked.pool.ledger(asked.who, query.hours)))
+
+
+@router.post("/plan", response_model=PlanReport, responses=failing(400, 403, 404, 422, 503))
+async def plan(asked: AskedNow, body: PlanRequest) -> Response:
+    """Tell what changes would do, tried on a copy of the pool. Nothing is changed."""
+    jobs = asks_of_json(msgspec.json.encode({"jobs": body.jobs})) if body.jobs else ()
+    ask = PlanAsk(
+        submit=jobs,
+        weights={TenantId(name): weight for name, weight in body.weights.items()},
+        drain=tuple(map(NodeId, body.drain)),
+        add=tuple(NewNodes(one.count, NodeId(one.like) if one.like is not None else None) for one in body.add),
+        horizon_s=body.horizon_s,
+    )
+    return answer(PlanReport.of(await asked.pool.plan(asked.who, ask)))
 
 
 @router.post("/stop", response_model=Stopped, responses=failing(403, 409, 422))

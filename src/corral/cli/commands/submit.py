@@ -42,7 +42,7 @@ def submit(
     All jobs of all files are admitted, or none. Flags beside a file replace what the file says.
     """
     program = ctx.meta[FreeCommand.PROGRAM]
-    asks = _asks(files or [], program, flags, lambda: {queue.name for queue in session.client.queues()})
+    asks = asks_of(files or [], program, flags, lambda: {queue.name for queue in session.client.queues()})
     jobs = session.client.submit_all(asks)
     if not as_json:
         for job in jobs:
@@ -61,7 +61,7 @@ def submit(
     return code
 
 
-def _asks(
+def asks_of(
     files: Sequence[str], program: Sequence[str] | None, flags: Mapping[str, Any], queues: Callable[[], Collection[str]]
 ) -> list[JobAsk]:
     """Return the jobs of files, or the one of a command. ``queues`` tells which partitions of scripts are queues."""

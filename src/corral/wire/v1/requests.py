@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -123,6 +123,23 @@ class SubmitRequest(Question):
     """Jobs that are admitted together or not at all."""
 
     jobs: list[JobRequest] = Field(min_length=1, max_length=JOBS_MAX)
+
+
+class NewNodes(Question):
+    """Further nodes like an existing one."""
+
+    count: int = Field(ge=1, le=10_000)
+    like: str | None = Field(default=None, description="a node of the pool; the one with the most devices")
+
+
+class PlanRequest(Question):
+    """Changes that are tried together on a copy of the pool. A user may only try jobs."""
+
+    jobs: list[dict[str, Any]] = Field(default=[], max_length=JOBS_MAX, description="as those that are submitted")
+    weights: dict[str, Annotated[float, Field(gt=0, le=1e9)]] = Field(default={}, description="of tenants")
+    drain: list[str] = Field(default=[], description="nodes to empty")
+    add: list[NewNodes] = Field(default=[], description="nodes to try in addition")
+    horizon_s: float = Field(default=7 * 86_400.0, ge=60, le=90 * 86_400.0, description="how far to look")
 
 
 class CordonRequest(Question):
