@@ -29,6 +29,7 @@ def scene_of(book: Book, reservations: Sequence[Reservation], now: float) -> Sce
         reservations=reservations,
         absent=tuple(absent),
         config=book.config.scheduling,
+        history=book.experience.history(),
     )
 
 
