@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from corral.model.offer import Locality
-from corral.model.resources import GangShape, Placement
+from corral.model.resources import MILLI, GangShape, Placement
 from corral.policy.market.ground import Footprint, Ground
 
 Spot = tuple[int, tuple[int, ...]]
@@ -54,6 +54,7 @@ class Cells:
         self.open: list[list[int]] = [list(positions) for positions in ground.open]
         self.cpus: list[int] = ground.cpus.tolist()
         self.memory: list[int] = ground.memory.tolist()
+        self._parts: dict[tuple[int, int], int] = {}
         most = max((len(s.positions) for s in ground.seats), default=0)
         self._counts = np.zeros((max(1, len(ground.models)), max(1, ground.racks), most + 1), dtype=np.int64)
         self._most = most
@@ -80,10 +81,7 @@ class Cells:
     def take(self, spots: list[Spot], shape: GangShape) -> None:
         """Take the devices, CPUs and memory of ranks."""
         for index, positions in spots:
-            self._leave(index)
-            chosen = set(positions)
-            self.open[index] = [p for p in self.open[index] if p not in chosen]
-            self._enter(index)
+            self._close(index, set(positions))
             node = self._ground.seats[index].node
             self.cpus[node] -= shape.demand.cpus_milli
             self.memory[node] -= shape.demand.memory_mib
@@ -95,43 +93,71 @@ class Cells:
             self.cpus[node] -= placement.cpus_milli
             self.memory[node] -= placement.memory_mib
             for share in placement.devices:
-                index, position = self._ground.seat_of[share.uuid]
-                if position in self.open[index]:
-                    self._leave(index)
-                    self.open[index] = [p for p in self.open[index] if p != position]
-                    self._enter(index)
+                at = self._ground.seat_of[share.uuid]
+                self._parts[at] = self._part(at) - share.milli
+                self._close(at[0], {at[1]})
 
     def release(self, footprint: Footprint) -> None:
         """Give back what a running gang holds, unless a reservation keeps it. Taken last where there is a choice."""
         for index, positions in footprint.seats.items():
-            self._leave(index)
-            self.open[index].extend(p for p in positions if (index, p) not in self._ground.blocked)
-            self._enter(index)
-        for node, cpus in footprint.cpus.items():
-            self.cpus[node] += cpus
-        for node, memory in footprint.memory.items():
-            self.memory[node] += memory
+            self._open(index, [p for p in positions if (index, p) not in self._ground.blocked])
+        for index, position, milli in footprint.shares:
+            at = (index, position)
+            self._parts[at] = self._part(at) + milli
+            if self._parts[at] == MILLI:
+                self._open(index, [position])
+        self._change_host(footprint, 1)
 
     def withdraw(self, footprint: Footprint) -> bool:
         """Take back a release; return whether nobody used any of it in the meantime."""
+        if not self._unused(footprint):
+            return False
         blocked = self._ground.blocked
+        for index, positions in footprint.seats.items():
+            self._close(index, {p for p in positions if (index, p) not in blocked})
+        for index, position, milli in footprint.shares:
+            self._parts[index, position] -= milli
+            self._close(index, {position})
+        self._change_host(footprint, -1)
+        return True
+
+    def _unused(self, footprint: Footprint) -> bool:
         if any(self.cpus[node] < cpus for node, cpus in footprint.cpus.items()):
             return False
         if any(self.memory[node] < memory for node, memory in footprint.memory.items()):
             return False
-        wanted = {i: [p for p in positions if (i, p) not in blocked] for i, positions in footprint.seats.items()}
-        if any(not set(positions) <= set(self.open[index]) for index, positions in wanted.items()):
-            return False
-        for index, positions in wanted.items():
-            self._leave(index)
-            gone = set(positions)
-            self.open[index] = [p for p in self.open[index] if p not in gone]
-            self._enter(index)
-        for node, cpus in footprint.cpus.items():
-            self.cpus[node] -= cpus
-        for node, memory in footprint.memory.items():
-            self.memory[node] -= memory
+        for index, positions in footprint.seats.items():
+            open_ = self.open[index]
+            if any(p not in open_ and (index, p) not in self._ground.blocked for p in positions):
+                return False
+        for index, position, milli in footprint.shares:
+            part = self._part((index, position))
+            if part < milli or (part >= MILLI and position not in self.open[index]):
+                return False
         return True
+
+    def _part(self, at: tuple[int, int]) -> int:
+        """Return the milli-GPUs of a device that nobody has a share of; whole devices in ``open`` have all."""
+        known = self._parts.get(at)
+        return self._ground.free_milli(*at) if known is None else known
+
+    def _open(self, index: int, positions: list[int]) -> None:
+        if positions:
+            self._leave(index)
+            self.open[index].extend(positions)
+            self._enter(index)
+
+    def _close(self, index: int, positions: set[int]) -> None:
+        if not positions.isdisjoint(self.open[index]):
+            self._leave(index)
+            self.open[index] = [p for p in self.open[index] if p not in positions]
+            self._enter(index)
+
+    def _change_host(self, footprint: Footprint, sign: int) -> None:
+        for node, cpus in footprint.cpus.items():
+            self.cpus[node] += sign * cpus
+        for node, memory in footprint.memory.items():
+            self.memory[node] += sign * memory
 
     def free_by_model(self) -> list[int]:
         """Return how many whole devices of each model are free."""

@@ -174,6 +174,10 @@ class Ground:
             row = reach[seat.node]
             self.reach_milli[seat.model] += sum(max(0, row[p]) for p in seat.positions)
 
+    def free_milli(self, index: int, position: int) -> int:
+        """Return the milli-GPUs of a device that are free now and not kept."""
+        return self._free_milli[self.seats[index].node][position]
+
     def island_max(self) -> Ints:
         """Return the whole devices within reach on the fullest island of each seat."""
         if self._island_max is None:

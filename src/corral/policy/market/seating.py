@@ -77,10 +77,9 @@ class Seating:
         """Seat the choice (a way per owner of the columns, -1: none) and all that follows from it."""
         starts = self._split(choice)
         left = self._start_in_free(starts)
-        if left:
-            for index in self.displaced:
-                self.cells.release(self.ground.footprints[self.contenders[index].key])
-            left = self._start_in_free(left)
+        for index in self.displaced:
+            self.cells.release(self.ground.footprints[self.contenders[index].key])
+        left = self._start_in_free(left)
         self._take_back()
         self._clear(self._start_otherwise([index for index, _ in left]))
         self._general_starts(starts)
