@@ -40,9 +40,11 @@ def compare(seen: Seen, ask: PlanAsk, solver: Solver) -> PlanReport:
     before.watch(list(before.core.book.state.jobs))
     after.watch(list(after.core.book.state.jobs))
     new = _change(after, ask)
+    known = any(before.history.durations.values())
     before.go(until)
     after.go(until)
-    return _report(seen, until, before, after, new)
+    basis = "the median of finished jobs like them" if known else "their age, as nothing has finished yet"
+    return replace(_report(seen, until, before, after, new), basis=f"{basis}, their own progress and declared ends")
 
 
 def _change(course: Projection, ask: PlanAsk) -> tuple[JobId, ...]:
@@ -53,6 +55,9 @@ def _change(course: Projection, ask: PlanAsk) -> tuple[JobId, ...]:
         if tenant is None:
             raise NotFound(f"there is no tenant {name}", field="weights")
         _must(course, Administer(TenantSet(at=now, tenant=replace(tenant, weight=weight), by="plan")))
+    for node in ask.drain:
+        if node not in state.nodes:
+            raise NotFound(f"there is no node {node}", field="drain", hint="corral nodes lists them")
     for number, nodes in enumerate(ask.add):
         course.tell(list(_hellos(course, nodes, number)))
     for node in ask.drain:
@@ -105,7 +110,6 @@ def _report(seen: Seen, until: float, before: Projection, after: Projection, new
     shifts = tuple(Shift(old[key], changed[key]) for key in sorted(old, key=_number) if _moved(old[key], changed[key]))
     ends_before, ends_after = _last_end(old.values()), _last_end(c for k, c in changed.items() if k in old)
     span = max(before.clock.now(), after.clock.now()) - seen.at
-    known = any(before.history.durations.values())
     return PlanReport(
         at=seen.at,
         until=until,
@@ -117,8 +121,7 @@ def _report(seen: Seen, until: float, before: Projection, after: Projection, new
         busy_after=after.held_s / span if span > 0 else 0.0,
         ends_before=ends_before,
         ends_after=ends_after,
-        basis=("the median of finished jobs like them" if known else "their age, as nothing has finished yet")
-        + ", their own progress and declared ends",
+        basis="",
     )
 
 
