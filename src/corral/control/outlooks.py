@@ -67,7 +67,7 @@ def remaining_now(
     """Return the seconds that were left of a gang on what it runs on, and as of when."""
     if outlook is not None and outlook.remaining_s is not None:
         known_at = max(started, outlook.known_at)
-        if gang.bid is None or (outlook.shape is not None and outlook.known_at >= started):
+        if gang.bid is None or (outlook.shape is not None and outlook.known_at > started):
             # It was measured in this very run.
             return outlook.remaining_s, known_at
         return carried(outlook.remaining_s, outlook.shape, gang.bid.shape, bids), known_at
