@@ -100,7 +100,7 @@ class Cells:
     def release(self, footprint: Footprint) -> None:
         """Give back what a running gang holds, unless a reservation keeps it. Taken last where there is a choice."""
         for index, positions in footprint.seats.items():
-            self._open(index, [p for p in positions if (index, p) not in self._ground.blocked])
+            self._open(index, positions)
         for index, position, milli in footprint.shares:
             at = (index, position)
             self._parts[at] = self._part(at) + milli
@@ -112,9 +112,8 @@ class Cells:
         """Take back a release; return whether nobody used any of it in the meantime."""
         if not self._unused(footprint):
             return False
-        blocked = self._ground.blocked
         for index, positions in footprint.seats.items():
-            self._close(index, {p for p in positions if (index, p) not in blocked})
+            self._close(index, set(positions))
         for index, position, milli in footprint.shares:
             self._parts[index, position] -= milli
             self._close(index, {position})
@@ -122,13 +121,14 @@ class Cells:
         return True
 
     def _unused(self, footprint: Footprint) -> bool:
-        if any(self.cpus[node] < cpus for node, cpus in footprint.cpus.items()):
+        # A reservation may keep more of a node than is free there: who held it before may go on holding it.
+        cpus, memory = self._ground.cpus, self._ground.memory
+        if any(self.cpus[node] - held < min(0, cpus[node]) for node, held in footprint.cpus.items()):
             return False
-        if any(self.memory[node] < memory for node, memory in footprint.memory.items()):
+        if any(self.memory[node] - held < min(0, memory[node]) for node, held in footprint.memory.items()):
             return False
         for index, positions in footprint.seats.items():
-            open_ = self.open[index]
-            if any(p not in open_ and (index, p) not in self._ground.blocked for p in positions):
+            if not set(positions) <= set(self.open[index]):
                 return False
         for index, position, milli in footprint.shares:
             part = self._part((index, position))

@@ -24,7 +24,7 @@ class Residents:
         self.at: dict[int, dict[int, int]] = {}
         for index in sorted(kept):
             for seat, positions in ground.footprints[contenders[index].key].seats.items():
-                self.at.setdefault(seat, {})[index] = sum(1 for p in positions if (seat, p) not in ground.blocked)
+                self.at.setdefault(seat, {})[index] = len(positions)
 
     def remove(self, index: int) -> None:
         """Forget one that gave way."""

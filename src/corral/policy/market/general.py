@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from corral.model.ids import NodeId
+from corral.model.ids import GangKey, NodeId
 from corral.model.offer import Bid
 from corral.model.resources import Placement
 from corral.policy.config import SchedulingConfig
@@ -24,6 +24,11 @@ class General:
         self._ground = ground
         self._config = config
         self._trial: Trial | None = None
+        self._used: set[GangKey] = set()
+
+    def on_reservation(self, key: GangKey) -> None:
+        """Note that a gang starts on its reservation, which is then nothing beside it."""
+        self._used.add(key)
 
     @property
     def started(self) -> bool:
@@ -35,8 +40,9 @@ class General:
         self._trial = trial = Trial(self._ground.offers)
         for placements in released:
             trial.release(placements)
-        for kept in self._ground.kept.values():
-            trial.take((p for p in kept if p.node in trial.offers), FOREVER)
+        for key, kept in self._ground.kept.items():
+            if key not in self._used:
+                trial.take((p for p in kept if p.node in trial.offers), FOREVER)
         for placements in taken:
             trial.take(placements, FOREVER)
 

@@ -34,20 +34,19 @@ class Seat:
 
 
 class Footprint:
-    """What a running gang holds of the ground: whole devices by seat, the rest by node.
+    """What a running gang holds of the ground: whole devices by seat, shares, CPUs and memory by node.
 
-    ``shares`` are (seat, position, milli-GPUs). ``plain`` is whether it holds whole devices only, all of them offered.
+    ``shares`` are (seat, position, milli-GPUs). What a reservation keeps for another is left out: it comes to nobody
+    here when the gang gives way.
     """
 
-    __slots__ = ("cpus", "memory", "milli", "plain", "seats", "shares")
+    __slots__ = ("cpus", "memory", "seats", "shares")
 
     def __init__(self) -> None:
         self.seats: dict[int, list[int]] = {}
         self.shares: list[tuple[int, int, int]] = []
-        self.milli: dict[int, int] = {}
         self.cpus: dict[int, int] = {}
         self.memory: dict[int, int] = {}
-        self.plain = True
 
 
 class Ground:
@@ -119,24 +118,17 @@ class Ground:
         for placement in placements:
             node = self.node_of.get(placement.node)
             if node is None:
-                found.plain = False
                 continue
             found.cpus[node] = found.cpus.get(node, 0) + placement.cpus_milli
             found.memory[node] = found.memory.get(node, 0) + placement.memory_mib
-            if not placement.devices:
-                found.plain = False
             for share in placement.devices:
                 at = self.seat_of.get(share.uuid)
-                if at is None:
-                    found.plain = False
+                if at is None or at in self.blocked:
                     continue
-                model = self.seats[at[0]].model
-                found.milli[model] = found.milli.get(model, 0) + share.milli
                 if share.milli == MILLI:
                     found.seats.setdefault(at[0], []).append(at[1])
                 else:
                     found.shares.append((*at, share.milli))
-                    found.plain = False
         return found
 
     def placements(self, spots: Sequence[tuple[int, tuple[int, ...]]], shape: GangShape) -> tuple[Placement, ...]:

@@ -8,103 +8,15 @@ what makes the dual bound a bound on what can be *placed*.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from corral.model.ids import GangKey, QueueName, TenantId
-from corral.model.offer import Locality, QueueStanding, Standing
-from corral.model.resources import MILLI, Amount
-from corral.policy.market.contenders import Contender
+from corral.model.offer import Locality
+from corral.model.resources import MILLI
 from corral.policy.market.forms import Columns, Form
 from corral.policy.market.ground import Floats, Ground, Ints
-
-
-class Limits:
-    """The limits of tenants and queues, less what is out of this round's reach.
-
-    Contenders under the same limits are of one group. ``caps`` are GPUs or CPUs that contenders may hold together, and
-    ``of`` the caps of each group as (row, whether it counts GPUs).
-    """
-
-    def __init__(
-        self,
-        contenders: Sequence[Contender],
-        standings: Mapping[TenantId, Standing],
-        queues: Mapping[QueueName, QueueStanding],
-        reserved: Mapping[GangKey, object],
-    ) -> None:
-        self.caps: list[float] = []
-        self.of: list[tuple[tuple[int, bool], ...]] = [()]
-        self.groups: list[int] = []
-        self._rows: dict[TenantId | QueueName | tuple[str, str], tuple[tuple[int, bool], ...]] = {}
-        own = _held(contenders)
-        known: dict[tuple[tuple[tuple[int, bool], ...], object], int] = {((), None): 0}
-        self.reserved_group: dict[GangKey, int] = {}
-        for contender in contenders:
-            rows = self._tenant(contender.tenant, standings, own) + self._queue(contender.queue, queues, own)
-            name = (rows, contender.key if contender.key in reserved else None)
-            group = known.get(name)
-            if group is None:
-                group = known[name] = len(self.of)
-                self.of.append(rows)
-            if contender.key in reserved:
-                self.reserved_group[contender.key] = group
-            self.groups.append(group)
-
-    def _tenant(
-        self, name: TenantId, standings: Mapping[TenantId, Standing], own: Mapping[tuple[str, str], Amount]
-    ) -> tuple[tuple[int, bool], ...]:
-        label = ("tenant", str(name))
-        if label not in self._rows:
-            standing = standings.get(name)
-            if standing is None:
-                self._rows[label] = ()
-            else:
-                self._rows[label] = self._add(
-                    standing.tenant.limit.gpu_milli, standing.tenant.limit.cpus_milli, standing.held, own.get(label)
-                )
-        return self._rows[label]
-
-    def _queue(
-        self, name: QueueName, queues: Mapping[QueueName, QueueStanding], own: Mapping[tuple[str, str], Amount]
-    ) -> tuple[tuple[int, bool], ...]:
-        label = ("queue", str(name))
-        if label not in self._rows:
-            standing = queues.get(name)
-            if standing is None:
-                self._rows[label] = ()
-            else:
-                self._rows[label] = self._add(
-                    standing.queue.limit.gpu_milli, standing.queue.limit.cpus_milli, standing.held, own.get(label)
-                )
-        return self._rows[label]
-
-    def _add(
-        self, gpu_milli: int | None, cpus_milli: int | None, held: Amount, own: Amount | None
-    ) -> tuple[tuple[int, bool], ...]:
-        # What contenders hold is theirs to give; the rest of what is held stays.
-        stays = held - (own or Amount())
-        rows = []
-        if gpu_milli is not None:
-            rows.append((len(self.caps), True))
-            self.caps.append(max(0, gpu_milli - max(0, stays.gpu_milli)) / MILLI)
-        if cpus_milli is not None:
-            rows.append((len(self.caps), False))
-            self.caps.append(max(0, cpus_milli - max(0, stays.cpus_milli)) / MILLI)
-        return tuple(rows)
-
-
-def _held(contenders: Sequence[Contender]) -> dict[tuple[str, str], Amount]:
-    found: dict[tuple[str, str], Amount] = {}
-    for contender in contenders:
-        if contender.holding is None:
-            break
-        for placement in contender.holding.placements:
-            amount = Amount.of(placement)
-            for label in (("tenant", str(contender.tenant)), ("queue", str(contender.queue))):
-                found[label] = found.get(label, Amount()) + amount
-    return found
+from corral.policy.market.limits import Limits
 
 
 class Rows:
@@ -192,12 +104,18 @@ class Rows:
     def _discount_reserved(self, limits: Limits) -> None:
         """Let a gang with a reservation use what is kept for it, which is nobody else's."""
         for key, group in limits.reserved_group.items():
-            kept = self._ground.footprint(self._ground.kept[key])
+            kept: dict[int, float] = {}
+            for placement in self._ground.kept[key]:
+                for share in placement.devices:
+                    at = self._ground.seat_of.get(share.uuid)
+                    if at is not None:
+                        model = self._ground.seats[at[0]].model
+                        kept[model] = kept.get(model, 0.0) + share.milli / MILLI
             for row, column in enumerate(self._columns):
                 model = self.models[row]
                 for i, form in enumerate(self._forms):
                     if form.group == group and form.footprint is None and model == form.model:
-                        column[i] = max(0.0, column[i] - kept.milli.get(model, 0) / MILLI)
+                        column[i] = max(0.0, column[i] - kept.get(model, 0.0))
 
 
 class _Totals:
@@ -215,8 +133,9 @@ class _Totals:
             if form.footprint is not None:
                 for index, positions in form.footprint.seats.items():
                     self.whole[i, ground.seats[index].model] += len(positions)
-                for model, milli in form.footprint.milli.items():
-                    self.milli[i, model] += milli / MILLI
+                    self.milli[i, ground.seats[index].model] += len(positions)
+                for index, _, milli in form.footprint.shares:
+                    self.milli[i, ground.seats[index].model] += milli / MILLI
                 self.cpus[i] = sum(form.footprint.cpus.values())
                 self.memory[i] = sum(form.footprint.memory.values())
                 continue

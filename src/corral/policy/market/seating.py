@@ -13,7 +13,7 @@ import numpy as np
 
 from corral.model.ids import NodeId
 from corral.model.offer import Bid
-from corral.model.resources import MILLI, GangShape, Placement
+from corral.model.resources import Placement
 from corral.policy.config import SchedulingConfig
 from corral.policy.market.cells import Cells, Spot, Wanted
 from corral.policy.market.clearing import Residents, clear_cells
@@ -21,7 +21,8 @@ from corral.policy.market.contenders import Contender
 from corral.policy.market.forms import KEEP, Columns, Form
 from corral.policy.market.general import General
 from corral.policy.market.ground import Ground
-from corral.policy.market.rows import Limits
+from corral.policy.market.limits import Limits, LimitsLeft
+from corral.policy.market.reserved import in_the_way, runs_as
 
 CLEARINGS_MAX = 64
 """Gangs that may look for a cell to clear in one round, the most valuable first: each looks at every node."""
@@ -62,6 +63,8 @@ class Seating:
         self.kept: set[int] = set()
         self.awards: dict[int, Seated] = {}
         self.displaced: list[int] = []
+        self.evicted: list[int] = []
+        """Those who have to give way to a reservation, whatever else happens."""
         self.losers: list[int] = []
         """Running gangs that lost on price, cheapest first; those still in ``kept`` go on because nobody came."""
         self.movers: set[int] = set()
@@ -76,6 +79,7 @@ class Seating:
     def seat(self, choice: Iterable[int]) -> None:
         """Seat the choice (a way per owner of the columns, -1: none) and all that follows from it."""
         starts = self._split(choice)
+        self._start_reserved()
         left = self._start_in_free(starts)
         for index in self.displaced:
             self.cells.release(self.ground.footprints[self.contenders[index].key])
@@ -119,6 +123,38 @@ class Seating:
         cell = each * ranks if form.together else each
         contender = self.contenders[index]
         return (not contender.urgent, -cell, -each * ranks, -contender.worth, contender.order)
+
+    def _start_reserved(self) -> None:
+        """Start gangs on their reservations where they are worth more than who is in the way."""
+        for index, contender in enumerate(self.contenders):
+            placements = self.ground.kept.get(contender.key)
+            if not placements or contender.holding is not None:
+                continue
+            begin, end = self._ways.get(index, (0, 0))
+            ways = [w for w in range(begin, end) if runs_as(self.columns.forms[self._form_of[w]], placements)]
+            gone = in_the_way(placements, self.ground, self.cells, self.contenders, self.kept)
+            if not ways or gone is None:
+                continue
+            way = max(ways, key=lambda w: float(self.columns.value[w]))
+            form = self.columns.forms[self._form_of[way]]
+            if sum(self._stake(i) for i in gone) >= self.columns.value[way]:
+                continue
+            for loser in gone:
+                self.kept.discard(loser)
+                self.limits.give_back(loser)
+            if not self.limits.allow(index, form.shape):
+                for loser in gone:
+                    self._go_on(loser)
+                continue
+            for loser in gone:
+                self.cells.release(self.ground.footprints[self.contenders[loser].key])
+                self.cleared_for[loser] = index
+                self.evicted.append(loser)
+            self.awards[index] = Seated(
+                int(self.columns.bid[way]), form, float(self.columns.value[way]), tuple(placements)
+            )
+            self.limits.take(index, form)
+            self.general.on_reservation(contender.key)
 
     def _start_in_free(self, starts: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Seat what fits; return what does not. What is alike and did not fit is not tried again."""
@@ -276,7 +312,7 @@ class Seating:
         if not self.limits.allow(index, form.shape):
             return False
         if not self.general.started:
-            gone = [self._placements(i) for i in self.displaced]
+            gone = [self._placements(i) for i in (*self.displaced, *self.evicted)]
             self.general.start(gone, [won.placements for won in self.awards.values()])
         bid = contender.bids[int(self.columns.bid[way])]
         without: frozenset[NodeId] = frozenset()
@@ -349,47 +385,6 @@ class Seating:
         waiting.sort(key=lambda i: (not of[i].urgent, -of[i].worth / of[i].size, i))
         for index in waiting:
             self._start_somehow(index)
-
-
-class LimitsLeft:
-    """What the limits of tenants and queues leave while a round seats gangs."""
-
-    def __init__(self, limits: Limits, contenders: Sequence[Contender]) -> None:
-        self._left = list(limits.caps)
-        self.of = [limits.of[group] for group in limits.groups]
-        self._contenders = contenders
-
-    def allow(self, index: int, shape: GangShape) -> bool:
-        """Return whether a start keeps within the limits."""
-        return all(_asked(shape, gpus) <= self._left[row] + 1e-9 for row, gpus in self.of[index])
-
-    def take(self, index: int, form: Form) -> None:
-        """Count a start."""
-        for row, gpus in self.of[index]:
-            self._left[row] -= _asked(form.shape, gpus)
-
-    def _held(self, index: int, gpus: bool) -> float:  # noqa: FBT001 - which of the two quantities
-        holding = self._contenders[index].holding
-        assert holding is not None
-        return sum(p.gpu_milli if gpus else p.cpus_milli for p in holding.placements) / MILLI
-
-    def allows_keeping(self, index: int) -> bool:
-        """Return whether a running gang may go on next to what was started."""
-        return all(self._held(index, gpus) <= self._left[row] + 1e-9 for row, gpus in self.of[index])
-
-    def hold(self, index: int) -> None:
-        """Count a running gang that goes on."""
-        for row, gpus in self.of[index]:
-            self._left[row] -= self._held(index, gpus)
-
-    def give_back(self, index: int) -> None:
-        """Take a running gang out again."""
-        for row, gpus in self.of[index]:
-            self._left[row] += self._held(index, gpus)
-
-
-def _asked(shape: GangShape, gpus: bool) -> float:  # noqa: FBT001 - which of the two quantities
-    return (shape.demand.gpu_milli if gpus else shape.demand.cpus_milli) * shape.ranks / MILLI
 
 
 def is_plain(form: Form) -> bool:

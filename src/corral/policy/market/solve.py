@@ -10,9 +10,10 @@ from corral.policy.market.entitlement import assign_worth
 from corral.policy.market.forms import columns_of
 from corral.policy.market.ground import Ground, Ints
 from corral.policy.market.knapsack import solve_knapsack
+from corral.policy.market.limits import Limits
 from corral.policy.market.repair import choose
 from corral.policy.market.report import plan_of
-from corral.policy.market.rows import Limits, Rows
+from corral.policy.market.rows import Rows
 from corral.policy.market.seating import Seating
 
 
