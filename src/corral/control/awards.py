@@ -1,6 +1,7 @@
-"""The awards of the last global round: what is kept for which gang until all of it is free.
+"""The awards of global rounds: what is kept for which gang until all of it is free.
 
-Awards are observations, they are not journaled: after a restart nothing is kept, and the next round decides anew.
+An award stands until its gang starts on it, or cannot any more, or those who give way take too long. Awards are
+observations, they are not journaled: after a restart nothing is kept, and the next round decides anew.
 """
 
 from __future__ import annotations
@@ -47,13 +48,16 @@ class Awards:
         """Return all awards, in the order of their plan."""
         return tuple(kept.award for kept in self._kept.values())
 
-    def replace(self, now: float, awards: Iterable[Award], state: PoolState, holdings: Iterable[Holding]) -> None:
-        """Keep the awards of a new plan in place of the old ones."""
+    def keep(self, now: float, awards: Iterable[Award], state: PoolState, holdings: Iterable[Holding]) -> None:
+        """Keep the awards of a new plan."""
         stopping = [(holding, state.jobs.get(holding.key.job)) for holding in holdings if holding.stopping]
-        self._kept = {}
         for award in awards:
             waits = [stop_s(job) for holding, job in stopping if job is not None and overlaps(award, holding)]
             self._kept[award.key] = Kept(award, now + max(waits, default=0.0) + AWARD_MARGIN_S)
+
+    def drop(self, key: GangKey) -> None:
+        """Forget an award: its gang started on it."""
+        self._kept.pop(key, None)
 
     def prune(self, snapshot: Snapshot, state: PoolState) -> list[str]:
         """Drop the awards that cannot be taken up any more; return what is worth telling."""

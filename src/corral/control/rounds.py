@@ -9,24 +9,28 @@ refused, with a reason, and the next round looks again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterator
+from itertools import islice
 
 from msgspec.structs import replace
 
 from corral.control.book import Book
 from corral.control.cycle import Cycle
-from corral.control.holdings import order_of
 from corral.control.inputs import Solved
 from corral.control.liveness import Liveness
 from corral.model.ids import GangKey, TenantId
-from corral.model.job import Gang, Job, StopReason
-from corral.model.market import Market, RoundPlan
-from corral.model.offer import Candidate, Holding, Snapshot
+from corral.model.job import StopReason
+from corral.model.market import Loss, Market, RoundPlan
+from corral.model.offer import Holding, Reservation, Snapshot
 from corral.policy.arbitration import gang_amount
 from corral.policy.fairness import below_guarantee
 from corral.policy.verification import Ruling, verify_plan
 
 Mark = tuple[int, int]
+
+RANKED_AT_ONCE = 1_000
+"""Gangs whose urgency is set in one go: about 10 ms, so that no heartbeat waits for the 100,000 of a full pool."""
 
 
 class Rounds:
@@ -39,6 +43,7 @@ class Rounds:
         self._under_way: int | None = None
         self._last_at: float | None = None
         self._mark: Mark = (-1, -1)
+        self._unranked: Iterator[tuple[GangKey, Loss]] = iter(())
         self.plan = RoundPlan(0)
         self.planned_at = 0.0
         self.ruling = Ruling((), (), {})
@@ -49,7 +54,8 @@ class Rounds:
             self._last_at = now
 
     def settle(self, now: float) -> None:
-        """Ask for a round when one is due."""
+        """Ask for a round when one is due; rank some of those who lost the last one."""
+        self._rank()
         if self.due(now):
             market = self.market(now)
             self._under_way = market.snapshot.version
@@ -114,19 +120,24 @@ class Rounds:
     def market(self, now: float) -> Market:
         """Return all that a round may know."""
         book = self._book
-        snapshot = book.board.snapshot(now)
+        snapshot = self._cycle.prune(now)
         self._bid(now, snapshot)
         snapshot = replace(snapshot, holdings=tuple(self._saved(h, now) for h in book.board.holdings.values()))
         return Market(
             snapshot=snapshot,
-            pending=(*book.waiting.index, *self._returning(snapshot.holdings)),
+            pending=tuple(c for c in book.waiting.index if c.key not in self._cycle.awards),
             standings=book.standings.of_tenants(book.state, book.board.capacity, now),
             queues=book.standings.of_queues(book.state),
-            reservations=self._cycle.reservations,
+            reservations=(*self._promises(now), *self._cycle.reservations),
             prices=self.plan.prices,
             history=book.experience.history(),
             trust=book.experience.trust(),
         )
+
+    def _promises(self, now: float) -> Iterator[Reservation]:
+        """Yield the awards that are not taken up yet: they are nobody else's, and their gangs contend no more."""
+        for award in self._cycle.awards.all():
+            yield Reservation(award.key, award.tenant, award.placements, None, now)
 
     def _bid(self, now: float, snapshot: Snapshot) -> None:
         """Ask for the bids of running jobs that are not known, as after a restart."""
@@ -144,17 +155,6 @@ class Rounds:
             return holding
         return replace(holding, saved_at=now)
 
-    def _returning(self, holdings: Iterable[Holding]) -> Iterable[Candidate]:
-        """Yield the gangs that are giving way: they will wait again, and may be awarded something already."""
-        jobs = self._book.state.jobs
-        for holding in holdings:
-            job = jobs.get(holding.key.job) if holding.stopping and holding.bids else None
-            gang = job.gangs.get(holding.key.gang) if job is not None else None
-            if job is None or gang is None or job.cancelled_by is not None:
-                continue
-            if gang.stopping is StopReason.PREEMPTED:
-                yield candidate_of(job, gang, holding)
-
     # ---- what becomes of a plan ------------------------------------------------------------------------------------
 
     def solved(self, now: float, answer: Solved) -> None:
@@ -169,32 +169,35 @@ class Rounds:
         self._cycle.proposals.prices = answer.plan.prices
         self.ruling = ruling = verify_plan(
             answer.plan,
-            book.board.snapshot(now),
+            self._cycle.prune(now),
             book.waiting.index,
             book.standings.of_tenants(book.state, book.board.capacity, now),
             book.standings.of_queues(book.state),
+            self._cycle.awards.all(),
         )
+        self._unranked = iter(answer.plan.losses.items())
         for eviction in ruling.evictions:
             job = book.state.jobs[eviction.key.job]
             self._liveness.stop_gang(now, job, eviction.key.gang, StopReason.PREEMPTED, eviction.preemption)
-        self._cycle.awards.replace(now, ruling.awards, book.state, book.board.holdings.values())
+        self._cycle.awards.keep(now, ruling.awards, book.state, book.board.holdings.values())
         book.dirty = True
 
+    def _rank(self) -> None:
+        """Set the urgency of some gangs that lost: by what running them is worth for what they need of the pool."""
+        book = self._book
+        for key, loss in islice(self._unranked, RANKED_AT_ONCE):
+            candidate = book.waiting.index.get(key)
+            if candidate is not None and loss.value > 0:
+                share = gang_amount(candidate.bids[0]).dominant_share(book.board.capacity)
+                urgency = urgency_of(loss.value, share)
+                if urgency != candidate.urgency:
+                    book.waiting.rank(candidate, urgency)
 
-def candidate_of(job: Job, gang: Gang, holding: Holding) -> Candidate:
-    """Return a gang that is giving way as it will wait again."""
-    limit = job.spec.max_duration_s
-    return Candidate(
-        key=GangKey(job.id, gang.index),
-        tenant=holding.tenant,
-        queue=holding.queue,
-        priority=holding.priority,
-        queued_at=holding.started_at,
-        order=order_of(job, gang),
-        bids=holding.bids,
-        max_duration_s=None if limit is None else limit + job.spec.grace_s,
-        avoid=gang.avoid,
-        submitted_at=job.submitted_at,
-        attained_s=holding.attained_s,
-        remaining_s=holding.remaining_s,
-    )
+
+def urgency_of(value: float, share: float) -> float:
+    """Return the place of a gang in its tenant's order, smallest first: - log2(value per share), in quarters.
+
+    So coarse, gangs that are worth about as much keep the order in which they were submitted, and most keep their
+    place in the index from round to round.
+    """
+    return -math.floor(4.0 * math.log2(value / max(share, 1e-9))) / 4.0

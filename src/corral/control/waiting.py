@@ -13,6 +13,9 @@ from corral.model.job import DependencyKind, Gang, Job, JobState
 from corral.model.offer import Candidate, Outlook, Proposal
 from corral.policy.pending import PendingIndex
 
+UNRATED = 1e9
+"""The urgency of a gang that no round has looked at: behind those of its tenant that one has, in order among others."""
+
 
 def satisfies(kind: DependencyKind, state: JobState) -> bool:
     """Return whether a dependency is met by the way in which its job ended."""
@@ -123,7 +126,7 @@ class Waiting:
                 submitted_at=job.submitted_at,
                 attained_s=gang.attained_s,
                 remaining_s=remaining_on_first(proposal, gang.index),
-                urgency=before.urgency if before is not None else 0.0,
+                urgency=before.urgency if before is not None else UNRATED,
             )
         )
         self._indexed.setdefault(job.id, set()).add(gang.index)

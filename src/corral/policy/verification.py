@@ -89,15 +89,16 @@ def verify_plan(
     pending: PendingIndex,
     standings: Mapping[TenantId, Standing],
     queues: Mapping[QueueName, QueueStanding],
+    kept: Sequence[Award] = (),
 ) -> Ruling:
     """Re-check a plan against the newest state, gang by gang and node by node.
 
     An eviction counts if the gang still runs in the incarnation that the round saw, is not stopping, has had its
     tenure, and if the awards that count do not fit without it; a gang that is to go on elsewhere gives way only if its
     own award counts. An award counts if its gang waits (or gives way), bids so, and fits into what is free and what
-    comes free.
+    comes free, next to the awards that are ``kept`` from earlier rounds.
     """
-    return _Judge(plan, newest, pending, standings, queues).rule()
+    return _Judge(plan, newest, pending, standings, queues, kept).rule()
 
 
 class _Judge:
@@ -110,8 +111,10 @@ class _Judge:
         pending: PendingIndex,
         standings: Mapping[TenantId, Standing],
         queues: Mapping[QueueName, QueueStanding],
+        kept: Sequence[Award],
     ) -> None:
         self._newest = newest
+        self._kept = {award.key: award for award in kept}
         self._pending = pending
         self._standings = standings
         self._queues = queues
@@ -131,14 +134,14 @@ class _Judge:
         """Take away what does not hold until all that is left holds together."""
         barred: set[GangKey] = set()
         while True:
-            trial = self._judge_awards(barred)
+            trial, limits = self._judge_awards(barred)
             stranded = [key for key in self._evictions if key in self._asked and key not in self._awards]
             for key in stranded:
                 # It gives way to go on elsewhere: without that it stays, and those who count on its place do not.
                 del self._evictions[key]
             if stranded:
                 continue
-            idle = self._unneeded(trial)
+            idle = self._unneeded(trial, limits)
             for key in idle:
                 del self._evictions[key]
                 self.refused[key] = "nobody needs its devices"
@@ -158,12 +161,17 @@ class _Judge:
             return "its tenure is not over"
         return None
 
-    def _judge_awards(self, barred: set[GangKey]) -> Trial:
+    def _judge_awards(self, barred: set[GangKey]) -> tuple[Trial, _Limits]:
         trial = Trial(self._newest.nodes)
         leaving = [h for h in self._holdings.values() if h.stopping or h.key in self._evictions]
         for holding in leaving:
             trial.release(holding.placements)
         limits = _Limits(self._standings, self._queues, leaving)
+        for award in self._kept.values():
+            trial.take([p for p in award.placements if p.node in trial.offers], FOREVER)
+            waiting = self._pending.get(award.key) or self._holdings.get(award.key)
+            if waiting is not None:
+                limits.count(waiting, needs(award.bid))
         self._awards = {}
         for key, award in self._asked.items():
             ruled = "it stays where it is" if key in barred else self._judge_award(award, trial, limits)
@@ -173,13 +181,13 @@ class _Judge:
             self.refused.pop(key, None)
             self._awards[key] = ruled
             trial.take(ruled.placements, FOREVER)
-        return trial
+        return trial, limits
 
     def _judge_award(self, award: Award, trial: Trial, limits: _Limits) -> Award | str:
         key = award.key
-        gang: Candidate | Holding | None = self._pending.get(key)
-        if gang is None and (key in self._evictions or (key in self._holdings and self._holdings[key].stopping)):
-            gang = self._holdings[key]
+        if key in self._kept:
+            return "it has an award already"
+        gang = self._holdings[key] if key in self._evictions else self._pending.get(key)
         if gang is None:
             return "the gang does not wait any more"
         bid = next((b for b in gang.bids if b.shape == award.bid.shape and b.locality is award.bid.locality), None)
@@ -187,25 +195,31 @@ class _Judge:
             return "it does not bid so any more"
         if not _shaped(award.placements, bid, trial):
             return "the placements are not those of its bid"
-        if key in self._evictions and set(award.placements) == {replace(p, port=None) for p in gang_holds(gang)}:
+        if isinstance(gang, Holding) and set(award.placements) == {replace(p, port=None) for p in gang.placements}:
             return "it would go on where it is"
         verdict = _verify(Allocation(key, award.placements), self._newest.version, trial)
         if verdict.kind is not VerdictKind.COMMITTED:
             return verdict.reason
-        what = limits.take(gang, Amount.of(bid.shape.demand).times(bid.shape.ranks))
+        what = limits.take(gang, needs(bid))
         return what if what is not None else Award(key, gang.tenant, bid, award.placements)
 
-    def _unneeded(self, trial: Trial) -> list[GangKey]:
+    def _unneeded(self, trial: Trial, limits: _Limits) -> list[GangKey]:
         """Return the evictions without which all awards still fit, those that lose most work first."""
         found = []
+        winners = [self._holdings.get(key) or self._pending.get(key) for key in self._awards]
+        tenants = {gang.tenant for gang in winners if gang is not None}
+        queues = {gang.queue for gang in winners if gang is not None}
         for key, eviction in sorted(self._evictions.items(), key=lambda item: (-item[1].preemption.lost_s, item[0])):
             for_itself = eviction.preemption.beneficiary in (None, key.job)
             if key in self._awards and for_itself:
                 continue
-            placements = self._holdings[key].placements
-            if _fits_back(placements, trial):
-                trial.take([p for p in placements if p.node in trial.offers], FOREVER)
-                found.append(key)
+            holding = self._holdings[key]
+            limited = holding.tenant in tenants or holding.queue in queues
+            if not _fits_back(holding.placements, trial) or (limited and not limits.fits_back(holding)):
+                continue
+            trial.take([p for p in holding.placements if p.node in trial.offers], FOREVER)
+            limits.count(holding, holds(holding))
+            found.append(key)
         return found
 
 
@@ -221,10 +235,17 @@ class _Limits:
         self._tenants = {name: (standing.tenant.limit, standing.held) for name, standing in standings.items()}
         self._queues = {name: (line.queue, line.held) for name, line in queues.items()}
         for holding in leaving:
-            for placement in holding.placements:
-                self._add(holding, Amount() - Amount.of(placement))
+            self.count(holding, Amount() - holds(holding))
 
-    def _add(self, gang: Candidate | Holding, amount: Amount) -> None:
+    def fits_back(self, holding: Holding) -> bool:
+        """Return whether a gang that gives way could stay as far as limits go."""
+        tenant, queue = self._tenants.get(holding.tenant), self._queues.get(holding.queue)
+        if tenant is not None and within(*tenant, holds(holding)) is not None:
+            return False
+        return queue is None or within(queue[0].limit, queue[1], holds(holding)) is None
+
+    def count(self, gang: Candidate | Holding, amount: Amount) -> None:
+        """Count ``amount`` more for a gang's tenant and queue, whatever their limits."""
         if gang.tenant in self._tenants:
             limit, held = self._tenants[gang.tenant]
             self._tenants[gang.tenant] = (limit, held + amount)
@@ -242,13 +263,21 @@ class _Limits:
                 return f"queue {queue.name} is paused"
             if within(queue.limit, held, need) is not None:
                 return f"the limit of queue {queue.name}"
-        self._add(gang, need)
+        self.count(gang, need)
         return None
 
 
-def gang_holds(gang: Candidate | Holding) -> tuple[Placement, ...]:
-    """Return what a gang holds now."""
-    return gang.placements if isinstance(gang, Holding) else ()
+def needs(bid: Bid) -> Amount:
+    """Return what all ranks of a bid hold together."""
+    return Amount.of(bid.shape.demand).times(bid.shape.ranks)
+
+
+def holds(holding: Holding) -> Amount:
+    """Return what a running gang holds."""
+    total = Amount()
+    for placement in holding.placements:
+        total = total + Amount.of(placement)
+    return total
 
 
 def _shaped(placements: Sequence[Placement], bid: Bid, trial: Trial) -> bool:
