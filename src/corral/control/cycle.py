@@ -78,11 +78,17 @@ class Cycle:
 
     def _award(self, now: float) -> Snapshot:
         """Start the gangs for which all that was awarded has come free."""
-        book = self._book
-        snapshot = book.board.snapshot(now)
-        for told in self.awards.prune(snapshot, book.state):
-            book.notice(told)
-        self.commit(now, snapshot, self.awards.ready(snapshot, book.state))
+        snapshot = self.prune(now)
+        for verdict in self.commit(now, snapshot, self.awards.ready(snapshot, self._book.state)):
+            if verdict.kind is VerdictKind.COMMITTED:
+                self.awards.drop(verdict.key)
+        return snapshot
+
+    def prune(self, now: float) -> Snapshot:
+        """Drop the awards that cannot be taken up any more; return the snapshot on which that was seen."""
+        snapshot = self._book.board.snapshot(now)
+        for told in self.awards.prune(snapshot, self._book.state):
+            self._book.notice(told)
         return snapshot
 
     def commit(self, now: float, seen: Snapshot, allocations: Sequence[Allocation]) -> tuple[Verdict, ...]:
