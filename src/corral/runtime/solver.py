@@ -24,6 +24,7 @@ from corral.model.errors import SolverFault
 from corral.model.market import Market, RoundPlan
 from corral.model.offer import Candidate, Holding, NodeOffer
 from corral.policy.config import SchedulingConfig
+from corral.ports.solver import Solver
 
 COMMAND = (sys.executable, "-P", "-m", "corral.runtime.solver")
 LENGTH_BYTES = 8
@@ -35,7 +36,7 @@ NICENESS = 5
 """Heartbeats and starts go before a round where CPUs are few."""
 
 T = TypeVar("T")
-Solve = Callable[[Market, SchedulingConfig], RoundPlan]
+Make = Callable[[SchedulingConfig], Solver]
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -161,14 +162,22 @@ def read_parts(stream: BinaryIO) -> list[Part]:
     return parts
 
 
-def serve(solve: Solve, stream: BinaryIO, out: BinaryIO) -> None:
-    """Solve markets until the input ends. A round that fails is answered with its fault, and the next one is tried."""
+def serve(make: Make, stream: BinaryIO, out: BinaryIO) -> None:
+    """Solve markets until the input ends, with one solver for as long as the constants stay the same.
+
+    A round that fails is answered with its fault, and the next one begins with a new solver.
+    """
+    solvers: dict[SchedulingConfig, Solver] = {}
     while parts := read_parts(stream):
         try:
-            answer = Answer(solve(*join(parts)))
+            market, config = join(parts)
+            if config not in solvers:
+                solvers = {config: make(config)}
+            answer = Answer(solvers[config](market))
         except Exception as error:  # noqa: BLE001 - whatever a solver meets, the pool is told and goes on
             traceback.print_exc()
             answer = Answer(fault=f"{type(error).__name__}: {error}")
+            solvers.clear()
         data = msgspec.msgpack.encode(answer)
         out.write(len(data).to_bytes(LENGTH_BYTES, "big") + data)
         out.flush()
@@ -176,13 +185,13 @@ def serve(solve: Solve, stream: BinaryIO, out: BinaryIO) -> None:
 
 def main() -> None:
     """Entry point of the child."""
-    from corral.policy.market.solve import solve
+    from corral.policy.market.solve import RoundSolver
 
     os.nice(NICENESS)
     # What a library prints must not come between the frames.
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    serve(solve, sys.stdin.buffer, out)
+    serve(RoundSolver, sys.stdin.buffer, out)
 
 
 if __name__ == "__main__":

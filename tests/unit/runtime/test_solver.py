@@ -26,7 +26,16 @@ TOY = """
     from corral.model.market import Loss, RoundPlan
     from corral.runtime.solver import serve
 
-    def solve(market, config):
+    class Toy:
+        def __init__(self, config):
+            self.config = config
+            self.rounds = 0
+
+        def __call__(self, market):
+            self.rounds += 1
+            return solve(market, self.config, self.rounds)
+
+    def solve(market, config, rounds):
         what = market.pending[0].key.job
         if what == "666":
             os._exit(3)
@@ -35,10 +44,10 @@ TOY = """
         if what == "99":
             time.sleep(600)
         names = [c.key for c in market.pending] + [h.key for h in market.snapshot.holdings]
-        losses = {key: Loss(config.round_s, 0.0, "price") for key in names}
+        losses = {key: Loss(config.round_s, float(rounds), "price") for key in names}
         return RoundPlan(market.snapshot.version, prices={"H100": float(len(market.snapshot.nodes))}, losses=losses)
 
-    serve(solve, sys.stdin.buffer, sys.stdout.buffer)
+    serve(Toy, sys.stdin.buffer, sys.stdout.buffer)
 """
 
 
@@ -83,9 +92,11 @@ def test_plans_come_back_from_one_child_that_is_kept() -> None:
         assert solver.pid is None, "nothing is started before it is needed"
         plan = await solver.solve(market(1, pending=2))
         keys = [GangKey(JobId(n), 0) for n in ("1", "2", "10000")]
-        assert plan == RoundPlan(1, prices={"H100": 2.0}, losses={key: Loss(7.0, 0.0, "price") for key in keys})
+        assert plan == RoundPlan(1, prices={"H100": 2.0}, losses={key: Loss(7.0, 1.0, "price") for key in keys})
         first = solver.pid
-        assert len((await solver.solve(market(1, pending=3_000))).losses) == 3_001
+        plan = await solver.solve(market(1, pending=3_000))
+        assert len(plan.losses) == 3_001
+        assert {loss.cost for loss in plan.losses.values()} == {2.0}, "the solver may remember the round before"
         assert solver.pid == first
 
     drill(scenario)
@@ -97,6 +108,7 @@ def test_a_round_that_fails_is_told_and_one_that_dies_or_hangs_is_replaced() -> 
             await solver.solve(market(13))
         first = solver.pid
         assert first is not None
+        assert (await solver.solve(market(1))).losses[GangKey(JobId("1"), 0)].cost == 1.0
         with pytest.raises(SolverFault, match="died"):
             await solver.solve(market(666))
         assert solver.pid is None
