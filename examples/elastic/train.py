@@ -1,7 +1,7 @@
 """A training that can be interrupted at any step, and that runs on as many devices as it gets.
 
-It fits a two-layer network to handwritten digits (scikit-learn's) by stochastic gradient descent, in numpy. Three things
-make it a good citizen of a pool:
+It fits a two-layer network to handwritten digits (scikit-learn's) by stochastic gradient descent, in numpy. Three
+things make it a good citizen of a pool:
 
 - it saves itself every ``SAVE_EVERY`` steps and when it is sent SIGUSR1, into ``$CORRAL_CHECKPOINT_DIR``, and begins
   from what it finds there;
@@ -98,7 +98,7 @@ def save(path: Path, weights: Weights, done: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     with new.open("wb") as file:
-        np.savez(file, done=done, **weights)
+        np.savez(file, **(weights | {"done": np.array(done)}))
     new.replace(path)
 
 

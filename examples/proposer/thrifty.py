@@ -13,8 +13,8 @@ from typing import Any
 
 CHEAP = ("K80", "P100", "V100")
 """What this project calls old."""
-CROWDED = 1.0
-"""A price of a device above which others need the pool more than we do."""
+CROWDED = 0.9
+"""A price of a device at which others need it as much as we do: about 1 where every tenant has its due share."""
 
 
 def propose(offer: dict[str, Any], job: dict[str, Any]) -> list[dict[str, Any]]:
