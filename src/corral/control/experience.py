@@ -148,9 +148,9 @@ class Experience:
 
     def audit(self, tenant: TenantId, measurement: Measurement, claimed: float) -> None:
         """Compare a claim (units/s) with what was measured where it was made for."""
-        if not (claimed > 0 and measurement.units > 0 and measurement.seconds > 0):
+        if not all(0 < number < math.inf for number in (claimed, measurement.units, measurement.seconds)):
             return
-        ratio = math.log(measurement.units / measurement.seconds / claimed)
+        ratio = math.log(measurement.units) - math.log(measurement.seconds) - math.log(claimed)
         bounded = min(-math.log(TRUST_MIN), max(math.log(TRUST_MIN), ratio))
         before = self._audits.get(tenant, 0.0)
         gain = TRUST_GAIN * min(1.0, measurement.seconds / TRUST_FULL_S)

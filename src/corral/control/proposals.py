@@ -10,6 +10,7 @@ AppMaster stand.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from msgspec.structs import replace
@@ -153,9 +154,12 @@ class Proposals:
             gang = job.gangs.get(index)
             if gang is None or not gang.live:
                 continue
-            saved = min(now, outlook.saved_at + shift_s) if outlook.saved_at is not None else None
-            shape = shape_of(job, gang, book.state.nodes)
-            outlooks[index] = replace(outlook, saved_at=saved, shape=shape, known_at=now)
+            outlooks[index] = Outlook(
+                remaining_s=_number(outlook.remaining_s),
+                saved_at=_number(outlook.saved_at, most=now, shift=shift_s),
+                shape=shape_of(job, gang, book.state.nodes),
+                known_at=now,
+            )
         book.believe(job, outlooks)
         news = [measurement for measurement in proposal.measured if self._measured(job, measurement)]
         if news:
@@ -188,3 +192,10 @@ class Proposals:
             if job is not None and job.spec.tenant == tenant and family_of(job.spec) == family:
                 book.waiting.unbid[name] = None
         book.dirty = True
+
+
+def _number(said: float | None, *, most: float = math.inf, shift: float = 0.0) -> float | None:
+    """Return what a node said as a number from 0 to ``most``, ``None`` when it says nothing or is none."""
+    if said is None or not math.isfinite(said + shift):
+        return None
+    return min(most, max(0.0, said + shift))

@@ -71,13 +71,18 @@ def default_bids(
                 preferred=preferred.get(demand, ()),
                 throughput=speed.units_per_s,
                 confidence=speed.confidence,
-                remaining_s=total / speed.units_per_s if total is not None and speed.confidence > 0 else None,
+                remaining_s=_seconds(total, speed),
                 restart_cost_s=spec.restart_cost_s,
                 checkpoint_age_s=age_s,
                 tenure_s=tenure_s,
             )
         )
     return tuple(_few(bids))
+
+
+def _seconds(total: float | None, speed: Prediction) -> float | None:
+    seconds = total / speed.units_per_s if total is not None and speed.confidence > 0 else math.inf
+    return seconds if seconds < math.inf else None
 
 
 def tenure_of(spec: JobSpec, config: SchedulingConfig) -> float:

@@ -45,6 +45,9 @@ FADING = 0.5
 POINTS_MAX = 64
 """Places (model, devices) that are remembered of one family."""
 
+LOG_MAX = 100.0
+"""The largest |ln(units/s)| that is taken for real: 1e43 a second, or one in 1e35 years."""
+
 CERTAIN = 1e12
 """The weight of a claim in the layer that claims are: it is exact there."""
 
@@ -109,6 +112,8 @@ def taken(known: Point | None, measured: Measurement) -> Point | None:
     if not (measured.units > 0 and 0 < measured.seconds < math.inf and measured.units < math.inf):
         return known
     log_rate = math.log(measured.units) - math.log(measured.seconds)
+    if abs(log_rate) > LOG_MAX:
+        return known
     weight = 1.0 / (NOISE**2 * (1.0 + SHORT_S / measured.seconds))
     if known is None:
         return Point(measured.model, max(1, measured.devices), log_rate, weight)
@@ -164,7 +169,7 @@ class Throughput:
         While nothing is known it is relative to that of one device, with confidence 0.
         """
         mean, variance = self.log_rate(model, devices)
-        return Prediction(math.exp(min(700.0, max(-700.0, mean))), confidence_of(variance) if self.known else 0.0)
+        return Prediction(math.exp(min(LOG_MAX, max(-LOG_MAX, mean))), confidence_of(variance) if self.known else 0.0)
 
     def log_rate(self, model: str, devices: int) -> tuple[float, float]:
         """Return the expected ln(units/s) and its variance."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from corral.control.inputs import Administer, AskProposer, Outcome, Proposed
@@ -110,6 +114,26 @@ def test_words_of_an_older_host_or_of_another_job_are_dropped(changes: dict[str,
     propose(world, "1", Outlook(remaining_s=50.0), measured(600.0), **changes)
     assert world.core.book.waiting.proposals == before
     assert world.core.book.experience.rates(world.job("1").spec) == ()
+
+
+numbers = st.none() | st.floats()
+
+
+@given(numbers, numbers, st.floats(), st.floats(), st.floats(allow_nan=False, allow_infinity=False))
+def test_no_number_of_a_node_breaks_anything(
+    remaining: float | None, saved: float | None, units: float, seconds: float, at: float
+) -> None:
+    world = World(n1=2)
+    work = WorkSpec(total=100.0, throughput={"H100": 1.0})
+    submit(world, replace(ONE, checkpoint=CheckpointSpec(), work=work), replace(ONE, work=work))
+    world.start("1")
+    world.now += 100.0
+    propose(world, "1", Outlook(remaining_s=remaining, saved_at=saved), measured(units, seconds), at=at)
+    for holding in world.core.rounds.market(world.now).snapshot.holdings:
+        assert holding.remaining_s is None or 0.0 <= holding.remaining_s < math.inf
+        assert holding.saved_at is None or holding.saved_at <= world.now
+        assert all(0.0 < bid.throughput < math.inf and 0.0 <= bid.confidence <= 1.0 for bid in holding.bids)
+    preempted(world, "1")
 
 
 def test_words_about_a_job_that_has_ended_are_dropped() -> None:

@@ -137,7 +137,10 @@ def test_the_first_measurement_is_taken_as_it_is_and_a_short_one_counts_less() -
     assert short.weight == pytest.approx(1 / 0.07)
 
 
-@pytest.mark.parametrize("units, seconds", [(0.0, 10.0), (-1.0, 10.0), (math.inf, 1.0), (math.nan, 1.0), (1.0, 0.0)])
+@pytest.mark.parametrize(
+    "units, seconds",
+    [(1e300, 1e-300), (1e-300, 1e300), (0.0, 10.0), (-1.0, 10.0), (math.inf, 1.0), (math.nan, 1.0), (1.0, 0.0)],
+)
 def test_what_says_nothing_changes_nothing(units: float, seconds: float) -> None:
     assert taken(None, measured(units, seconds)) is None
     known = Point("V100", 2, 0.0, 90.0)
@@ -198,3 +201,14 @@ def test_devices_of_a_gang() -> None:
     assert devices_of(shape(0.5, ranks=3)) == 3
     assert devices_of(shape(0, ranks=3)) == 0
     assert scale_of(shape(0, ranks=3)) == 3
+
+
+@given(
+    st.dictionaries(st.tuples(st.sampled_from(MODELS), st.integers(1, 10_000)), st.floats(1e-300, 1e300), max_size=5)
+)
+def test_claims_of_any_size_give_numbers(claims: dict[tuple[str, int], float]) -> None:
+    job = Throughput.of(claims, [Rate("V100", 2, 1.0, 0.9)])
+    for model in MODELS:
+        speed = job.predict(model, 8)
+        assert 0.0 < speed.units_per_s < math.inf
+        assert 0.0 <= speed.confidence <= 1.0
