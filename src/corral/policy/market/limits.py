@@ -8,7 +8,6 @@ from corral.model.ids import GangKey, QueueName, TenantId
 from corral.model.offer import QueueStanding, Standing
 from corral.model.resources import MILLI, Amount, GangShape
 from corral.policy.market.contenders import Contender
-from corral.policy.market.forms import Form
 
 
 class Limits:
@@ -110,10 +109,15 @@ class LimitsLeft:
         """Return whether a start keeps within the limits."""
         return all(_asked(shape, gpus) <= self._left[row] + 1e-9 for row, gpus in self.of[index])
 
-    def take(self, index: int, form: Form) -> None:
+    def take(self, index: int, shape: GangShape) -> None:
         """Count a start."""
         for row, gpus in self.of[index]:
-            self._left[row] -= _asked(form.shape, gpus)
+            self._left[row] -= _asked(shape, gpus)
+
+    def put_back(self, index: int, shape: GangShape) -> None:
+        """Take a start back."""
+        for row, gpus in self.of[index]:
+            self._left[row] += _asked(shape, gpus)
 
     def _held(self, index: int, gpus: bool) -> float:  # noqa: FBT001 - which of the two quantities
         holding = self._contenders[index].holding

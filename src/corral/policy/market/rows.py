@@ -32,6 +32,7 @@ class Rows:
         self.whole: list[bool] = []
         """Whether a row counts devices one by one: the price of a device is the sum over these."""
         self._totals = _Totals(columns.forms, ground)
+        self._reach = self._usable()
         self._devices()
         self._hosts()
         self._limits(limits)
@@ -49,11 +50,25 @@ class Rows:
             self._caps.append(cap)
             self.models.append(model)
 
+    def _usable(self) -> Ints:
+        """Return the whole devices of each seat for which its node has CPUs and memory, if all gave way."""
+        ground, totals = self._ground, self._totals
+        usable = ground.reach.copy()
+        for amounts, reach in ((totals.cpus, ground.reach_cpus), (totals.memory, ground.reach_memory)):
+            for model in range(len(ground.models)):
+                uses = totals.milli[:, model] > 0
+                least = float((amounts[uses] / totals.milli[uses, model]).min()) if uses.any() else 0.0
+                if least > 0.0:
+                    here = ground.seat_model == model
+                    hosts = np.maximum(0, reach[ground.seat_node[here]]) / least + 1e-9
+                    usable[here] = np.minimum(usable[here], hosts.astype(np.int64))
+        return usable
+
     def _devices(self) -> None:
         totals, ground = self._totals, self._ground
         for model in range(len(ground.models)):
             whole = totals.whole[:, model]
-            self._add(whole, float(ground.reach[ground.seat_model == model].sum()), model, whole=True)
+            self._add(whole, float(self._reach[ground.seat_model == model].sum()), model, whole=True)
             if not np.array_equal(whole, totals.milli[:, model]):
                 self._add(totals.milli[:, model], ground.reach_milli[model] / MILLI, model, whole=True)
 
@@ -89,7 +104,7 @@ class Rows:
         ground = self._ground
         for model in range(len(ground.models)):
             here = ground.seat_model == model
-            reach = ground.reach[here]
+            reach = self._reach[here]
             total = int(reach.sum())
             for size in self._totals.sizes(model, rack=False):
                 cap = int((reach // size).sum())

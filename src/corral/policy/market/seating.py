@@ -84,9 +84,17 @@ class Seating:
         for index in self.displaced:
             self.cells.release(self.ground.footprints[self.contenders[index].key])
         left = self._start_in_free(left)
+        general = [(index, way) for index, way in starts if not is_plain(self._form(way)) and index not in self.awards]
+        # What cells do not take is placed later, but its part of a limit is its own now.
+        for index, way in general:
+            self.limits.take(index, self._form(way).shape)
         self._take_back()
         self._clear(self._start_otherwise([index for index, _ in left]))
-        self._general_starts(starts)
+        for index, way in general:
+            self.limits.put_back(index, self._form(way).shape)
+            if index not in self.awards and index not in self.kept:
+                self._start_general(index, way, evict=True)
+        self._take_back()
         self.fill()
 
     def _split(self, choice: Iterable[int]) -> list[tuple[int, int]]:
@@ -112,13 +120,16 @@ class Seating:
         starts.sort(key=self._order)
         return starts
 
+    def _form(self, way: int) -> Form:
+        return self.columns.forms[self._form_of[way]]
+
     def _stake(self, index: int) -> float:
         contender = self.contenders[index]
         return contender.kept_value + contender.lost_value(self.config)
 
     def _order(self, start: tuple[int, int]) -> tuple[bool, int, int, float, int]:
         index, way = start
-        form = self.columns.forms[int(self.columns.form[way])]
+        form = self._form(way)
         each, ranks = form.shape.demand.gpus_whole, form.shape.ranks
         cell = each * ranks if form.together else each
         contender = self.contenders[index]
@@ -153,7 +164,7 @@ class Seating:
             self.awards[index] = Seated(
                 int(self.columns.bid[way]), form, float(self.columns.value[way]), tuple(placements)
             )
-            self.limits.take(index, form)
+            self.limits.take(index, form.shape)
             self.general.on_reservation(contender.key)
 
     def _start_in_free(self, starts: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -163,7 +174,7 @@ class Seating:
         for index, way in starts:
             if index in self.awards:
                 continue
-            form = self.columns.forms[int(self.columns.form[way])]
+            form = self._form(way)
             if not is_plain(form):
                 continue
             wanted = self._wanted(index, form, int(self.columns.bid[way]))
@@ -201,17 +212,17 @@ class Seating:
         return True
 
     def _commit(self, index: int, way: int, spots: list[Spot]) -> None:
-        form = self.columns.forms[int(self.columns.form[way])]
+        form = self._form(way)
         self.cells.take(spots, form.shape)
         placements = self.ground.placements(spots, form.shape)
         self.awards[index] = Seated(int(self.columns.bid[way]), form, float(self.columns.value[way]), placements)
-        self.limits.take(index, form)
+        self.limits.take(index, form.shape)
         self.general.take(placements)
 
     def _take_back(self) -> None:
         """Let losers go on whose devices nobody uses, the most valuable first."""
         left = []
-        self.losers = [index for index in self.displaced if index not in self.awards]
+        self.losers.extend(i for i in self.displaced if i not in self.awards and i not in self.losers)
         for index in reversed(self.displaced):
             if index in self.awards:
                 left.append(index)
@@ -279,7 +290,7 @@ class Seating:
         for index in sorted(left, key=lambda i: (-self.contenders[i].worth, self.contenders[i].order))[:CLEARINGS_MAX]:
             begin, end = self._ways.get(index, (0, 0))
             for way in (begin + np.argsort(-self.columns.value[begin:end], kind="stable")[:2]).tolist():
-                form = self.columns.forms[int(self.columns.form[way])]
+                form = self._form(way)
                 if self.columns.bid[way] == KEEP or not is_plain(form):
                     continue
                 victims = clear_cells(form, float(self.columns.value[way]), self.cells, residents, self._stake)
@@ -300,15 +311,9 @@ class Seating:
 
     # ---- shares, CPUs, and what is left ----------------------------------------------------------------------------
 
-    def _general_starts(self, starts: Sequence[tuple[int, int]]) -> None:
-        for index, way in starts:
-            form = self.columns.forms[int(self.columns.form[way])]
-            if index not in self.awards and not is_plain(form):
-                self._start_general(index, way, evict=True)
-
     def _start_general(self, index: int, way: int, *, evict: bool = False) -> bool:
         contender = self.contenders[index]
-        form = self.columns.forms[int(self.columns.form[way])]
+        form = self._form(way)
         if not self.limits.allow(index, form.shape):
             return False
         if not self.general.started:
@@ -324,7 +329,7 @@ class Seating:
         if found is None:
             return False
         self.awards[index] = Seated(int(self.columns.bid[way]), form, float(self.columns.value[way]), found)
-        self.limits.take(index, form)
+        self.limits.take(index, form.shape)
         self.general.take(found)
         self.cells.take_placements(found)
         return True
