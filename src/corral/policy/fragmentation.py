@@ -156,10 +156,11 @@ class Gauge:
         self.weights = tuple(weight for _, weight in mix)
         self.sizes = tuple(need.gpu_milli for need, _ in mix)
         self._states: dict[Key, State] = {}
-        pools: dict[tuple[int, tuple[str, ...]], list[tuple[int, int, int]]] = {}
+        pools: dict[tuple[str, ...], dict[int, list[tuple[int, int, int]]]] = {}
         for index, (need, _) in enumerate(mix):
-            pools.setdefault((need.gpu_milli, need.models), []).append((index, need.cpus_milli, need.memory_mib))
-        self._pools = tuple((milli, models, tuple(members)) for (milli, models), members in pools.items())
+            sizes = pools.setdefault(need.models, {})
+            sizes.setdefault(need.gpu_milli, []).append((index, need.cpus_milli, need.memory_mib))
+        self._pools = tuple((models, tuple(sizes.items())) for models, sizes in pools.items())
 
     def state(self, key: Key) -> State:
         """Return the one state of a key."""
@@ -173,16 +174,26 @@ class Gauge:
     def _usable(self, key: Key) -> array[float]:
         devices, cpus, memory = key
         usable = array("d", bytes(8 * len(self.weights)))
-        for milli, models, members in self._pools:
-            least = min(MILLI, milli)
-            free = sum(left for model, _, left in devices if left >= least and _one_of(models, model))
-            if free < milli:
+        for models, sizes in self._pools:
+            free = [left for model, _, left in devices if left > 0 and _one_of(models, model)]
+            if not free:
                 continue
-            for index, need_cpus, need_memory in members:
-                if need_cpus <= cpus and need_memory <= memory:
-                    by_cpus = cpus * milli / need_cpus if need_cpus else math.inf
-                    by_memory = memory * milli / need_memory if need_memory else math.inf
-                    usable[index] = min(free, by_cpus, by_memory)
+            whole, largest = MILLI * free.count(MILLI), max(free)
+            for milli, members in sizes:
+                if milli <= largest:
+                    amount = sum([left for left in free if left >= milli])
+                elif milli <= whole:
+                    amount = whole
+                else:
+                    continue
+                for index, need_cpus, need_memory in members:
+                    if need_cpus <= cpus and need_memory <= memory:
+                        room = float(amount)
+                        if cpus * milli < room * need_cpus:
+                            room = cpus * milli / need_cpus
+                        if memory * milli < room * need_memory:
+                            room = memory * milli / need_memory
+                        usable[index] = room
         return usable
 
 
@@ -197,11 +208,16 @@ def gauge(mix: Mix) -> Gauge:
     return Gauge(mix)
 
 
+Score = tuple[float, float, int]
+"""Devices that placing costs (lower is better); for ties best fit in devices, then the CPUs that stay."""
+
+
 class Prices:
     """What a milli-GPU that a need can use is worth now, from what all nodes together leave it.
 
     The pool is measured by ``sum weight / usable``; the prices are the derivatives ``weight / usable^2``, scaled so
-    that they add up to one device: losses are in devices, as the average need would count them.
+    that they add up to one device: losses are in devices, as the average need would count them. Without needs placing
+    costs what best fit says.
     """
 
     def __init__(self, gauge_: Gauge, counts: Mapping[State, int]) -> None:
@@ -212,7 +228,7 @@ class Prices:
         scale = MILLI * sum(raw)
         self._prices = tuple(price / scale for price in raw) if scale > 0.0 else ()
         self._values: dict[State, float] = {}
-        self.losses: dict[tuple[State, Demand, str | None], float] = {}
+        self.scores: dict[tuple[Demand, str | None], dict[State, Score]] = {}
 
     def value(self, state: State) -> float:
         """Return what is free on a node in devices of the average need."""
@@ -224,3 +240,9 @@ class Prices:
     def loss(self, before: State, after: State) -> float:
         """Return the devices that placing takes from the average need."""
         return round(self.value(before) - self.value(after), DIGITS)
+
+    def score(self, state: State, fate: Fate) -> Score:
+        """Return what a fate costs, cold starts aside."""
+        if not self._prices:
+            return fate.split + fate.tightness, 0.0, fate.stay
+        return fate.split + min(self.loss(state, after) for _, after in fate.options), fate.tightness, fate.stay

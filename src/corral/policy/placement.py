@@ -22,14 +22,11 @@ from corral.model.offer import Bid, Locality
 from corral.model.resources import MILLI, Demand, DeviceShare, GangShape, Placement
 from corral.policy.config import SchedulingConfig
 from corral.policy.feasibility import model_matches
-from corral.policy.fragmentation import Fate, Option, State
+from corral.policy.fragmentation import Fate, Option, Score, State
 from corral.policy.trial import Room, Trial
 
 ISLAND_SPLIT = 8.0
 """Devices: what leaving the NVLink island costs. PCIe is about a tenth of NVLink, so an emptier node is preferred."""
-
-Score = tuple[float, float, int]
-"""Devices that placing costs (lower is better); for ties best fit in devices, then the CPUs that stay."""
 
 _NO_COST: dict[NodeId, float] = {}
 
@@ -194,37 +191,46 @@ def _scored_alike(
 ) -> Iterator[tuple[Score, NodeId]]:
     """Yield the scores of nodes, of those that are alike the one with the lowest name."""
     first: dict[object, NodeId] = {}
-    state, cost = trial.state, wish.cost
+    states, cost = trial.states(mask), wish.cost
     for node in fits:
-        alike = (state(node, mask), cost.get(node, wish.cost_unlisted)) if cost else state(node, mask)
-        known = first.get(alike)
-        if known is None or node < known:
+        state = states.get(node) or trial.state(node, mask)
+        alike = (state, cost.get(node, wish.cost_unlisted)) if cost else state
+        if alike not in first or node < first[alike]:
             first[alike] = node
+    demand = wish.shape.demand
+    scores = trial.prices().scores.get((demand, exact), {})
     for node in first.values():
-        yield _score(trial, wish, node, mask, exact), node
+        known = scores.get(states[node])
+        if known is None or cost or wish.cost_unlisted:
+            known = _score(trial, wish, node, mask, exact)
+        yield known, node
 
 
 def _score(trial: Trial, wish: Wish, node: NodeId, mask: int, exact: str | None) -> Score:
     """Return what placing one rank on a node costs."""
-    state = trial.state(node, mask)
-    cost = wish.cost.get(node, wish.cost_unlisted)
-    return _score_of(trial, state, lambda: trial.room(node, mask), wish.shape.demand, exact, cost)
+    scored = _state_score(trial, trial.state(node, mask), wish.shape.demand, exact, lambda: trial.room(node, mask))
+    return _dearer(scored, wish.cost.get(node, wish.cost_unlisted))
 
 
-def _score_of(
-    trial: Trial, state: State, room: Callable[[], Room], demand: Demand, exact: str | None, cost: float
-) -> Score:
+def _dearer(score: Score, cost: float) -> Score:
+    return (score[0] + cost, score[1], score[2]) if cost else score
+
+
+def _state_score(trial: Trial, state: State, demand: Demand, exact: str | None, room: Callable[[], Room]) -> Score:
+    """Return what placing one rank on nodes in a state costs; ``room`` is asked for one of them."""
+    prices = trial.prices()
+    scores = prices.scores.setdefault((demand, exact), {})
+    score = scores.get(state)
+    if score is None:
+        score = scores[state] = prices.score(state, _fate_of(trial, state, demand, exact, room))
+    return score
+
+
+def _fate_of(trial: Trial, state: State, demand: Demand, exact: str | None, room: Callable[[], Room]) -> Fate:
     fate = state.fates.get((demand, exact))
     if fate is None:
         fate = state.fates[demand, exact] = _fate(trial, room(), demand, exact)
-    prices = trial.prices()
-    if prices is None:
-        return cost + fate.split + fate.tightness, 0.0, fate.stay
-    known = prices.losses.get((state, demand, exact))
-    if known is None:
-        known = min(prices.loss(state, after) for _, after in fate.options)
-        prices.losses[state, demand, exact] = known
-    return cost + fate.split + known, fate.tightness, fate.stay
+    return fate
 
 
 def _fate(trial: Trial, room: Room, demand: Demand, exact: str | None) -> Fate:
@@ -278,10 +284,9 @@ def _find_on_one_node(trial: Trial, wish: Wish, mask: int, fits: dict[NodeId, in
             for room in _parts(trial.room(node, mask), wish):
                 if room.fit(demand, exact) < ranks:
                     continue
-                cost = wish.cost.get(node, wish.cost_unlisted)
-                score = _score_of(
-                    trial, trial.gauge.state(room.key), functools.partial(_itself, room), merged, exact, cost
-                )
+                itself = functools.partial(_itself, room)
+                scored = _state_score(trial, trial.gauge.state(room.key), merged, exact, itself)
+                score = _dearer(scored, wish.cost.get(node, wish.cost_unlisted))
                 if best is None or (score, node) < (best.score, best.nodes[0][0]):
                     best = _Spot(stage, score, [(node, ranks)], exact, room)
         if best is not None:
@@ -341,14 +346,9 @@ def _choose_devices(trial: Trial, room: Room, wish: Wish, exact: str | None) -> 
     if len(open_) == 1:
         return open_
     islands = _islands(room, eligible)
-    prices = trial.prices()
-    loss: dict[tuple[str, int, int] | None, float] = {}
-    if prices is not None:
-        state = trial.gauge.state(room.key)
-        fate = state.fates.get((demand, exact))
-        if fate is None:
-            fate = state.fates[demand, exact] = _fate(trial, room, demand, exact)
-        loss = {kind: prices.loss(state, after) for kind, after in fate.options}
+    state, prices = trial.gauge.state(room.key), trial.prices()
+    fate = _fate_of(trial, state, demand, exact, lambda: room)
+    loss = {kind: prices.loss(state, after) for kind, after in fate.options}
 
     def order(i: int) -> tuple[float, float, int, int, int]:
         island = devices[i].island

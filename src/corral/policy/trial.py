@@ -7,7 +7,7 @@ touched nodes are copied. Nodes that are alike share a state, on which scores ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from corral.model.ids import NodeId
 from corral.model.offer import NodeOffer
@@ -15,7 +15,7 @@ from corral.model.resources import MILLI, Demand, Placement
 from corral.policy.feasibility import device_fit, model_matches, whole
 from corral.policy.fragmentation import Gauge, Key, Mix, Prices, State, gauge
 
-REPRICED_PARTS = 32
+REPRICED_PARTS = 8
 """Prices are made anew when this part of the nodes was touched: a few nodes do not move what are sums over the pool."""
 
 
@@ -40,6 +40,8 @@ class Room:
         fits = min(whole(self.cpus_milli, demand.cpus_milli), whole(self.memory_mib, demand.memory_mib))
         if demand.gpu_milli == 0 or fits <= 0:
             return max(0, fits)
+        if exact is None and demand.gpu_model is None:
+            return min(fits, device_fit(self.free, demand))
         return min(fits, device_fit([self.free[i] for i in self.eligible(demand, exact)], demand))
 
     def eligible(self, demand: Demand, exact: str | None) -> list[int]:
@@ -172,7 +174,7 @@ class Trial:
             changed = dict.fromkeys(self._touched[table.seen :])
             table.seen = len(self._touched)
         for node in changed:
-            fit = self.room(node, mask).fit(demand, exact)
+            fit = (self.room(node, mask) if mask else self._rooms.get(node) or self.room(node)).fit(demand, exact)
             if fit > 0:
                 table.fits[node] = fit
             else:
@@ -186,12 +188,18 @@ class Trial:
             self._gauge = gauge(self._learn() if self._learn is not None else ())
         return self._gauge
 
+    def states(self, mask: int = 0) -> Mapping[NodeId, State]:
+        """Return the states that are known already. Do not change the answer."""
+        states = self._states.get(mask)
+        if states is None:
+            states = self._states[mask] = {}
+        return states
+
     def state(self, node: NodeId, mask: int = 0) -> State:
         """Return the state of a node once the binding reservations have theirs."""
-        states = self._states.setdefault(mask, {})
-        state = states.get(node)
+        state = self.states(mask).get(node)
         if state is None:
-            state = states[node] = self.gauge.state(self.room(node, mask).key)
+            state = self._states[mask][node] = self.gauge.state(self.room(node, mask).key)
         return state
 
     def learn_again(self) -> None:
@@ -199,13 +207,12 @@ class Trial:
         self._gauge = self._prices = None
         self._states = {}
 
-    def prices(self) -> Prices | None:
-        """Return the prices of what stays free, ``None`` when the pool's mix of shapes is not known."""
-        if not self.gauge.weights:
-            return None
-        if self._prices is None or REPRICED_PARTS * (len(self._touched) - self._priced_at) > len(self.offers):
+    def prices(self) -> Prices:
+        """Return the prices of what stays free."""
+        touched = len(self._touched) - self._priced_at if self.gauge.weights else 0
+        if self._prices is None or REPRICED_PARTS * touched > len(self.offers):
             counts: dict[State, int] = {}
-            for node in self.offers:
+            for node in self.offers if self.gauge.weights else ():
                 state = self.state(node)
                 counts[state] = counts.get(state, 0) + 1
             self._prices = Prices(self.gauge, counts)

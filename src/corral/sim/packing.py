@@ -23,7 +23,7 @@ from corral.sim.formats.openb import Pod
 TOPPED_UP = 1.3
 """GPUs that the shuffled list asks for together, as a multiple of the pool's."""
 
-RELEARN_RATIO = 1.5
+RELEARN_RATIO = 2.0
 """The mix is learnt again when this many times the pods have arrived since the last time."""
 
 
