@@ -57,9 +57,9 @@ Stopped = Callable[[GangKey, Gang, str], float | None]
 
 
 class Fleet:
-    """All nodes. ``started`` is called when the last rank of a gang runs, ``stopped`` when one was told to stop:
+    """All nodes. ``started`` is called when the last rank of a gang runs, ``stopped`` when one was told to stop.
 
-    it returns the progress that the gang reports with its last breath, if it reports any.
+    ``stopped`` returns the progress that the gang reports with its last breath, if it reports any.
     """
 
     def __init__(

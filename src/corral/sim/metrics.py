@@ -42,7 +42,8 @@ class Measures(msgspec.Struct, frozen=True):
     """The figures of one simulation.
 
     JCT is the time from arrival to end; percentiles interpolate linearly. The makespan goes from the first arrival to
-    the last end; utilisation is the part of the devices that was held, on average over the makespan.
+    the last end; utilisation is the part of the devices that was at work, on average over the makespan (loading a
+    checkpoint after a preemption counts as work, the idle rest of a round does not).
     """
 
     jobs: int
@@ -117,10 +118,9 @@ def results(
     return tuple(found)
 
 
-def measure(jobs: Sequence[JobResult], moments: Sequence[Moment], devices: int) -> Measures:
-    """Return the figures of a simulation of at least one job."""
+def measure(jobs: Sequence[JobResult], busy_s: float, devices: int) -> Measures:
+    """Return the figures of a simulation of at least one job, in which ``busy_s`` device-seconds were used."""
     begin, end = min(job.arrival_s for job in jobs), max(job.ended_s for job in jobs)
-    held = sum(a.held * (b.at - a.at) for a, b in pairwise(moments))
     times_h = [job.jct_s / HOUR_S for job in jobs]
     ratios = [job.ftr for job in jobs]
     return Measures(
@@ -129,7 +129,7 @@ def measure(jobs: Sequence[JobResult], moments: Sequence[Moment], devices: int) 
         p50_jct_h=percentile(times_h, 0.5),
         p99_jct_h=percentile(times_h, 0.99),
         makespan_h=(end - begin) / HOUR_S,
-        utilisation=held / (devices * (end - begin)) if end > begin else 0.0,
+        utilisation=busy_s / (devices * (end - begin)) if end > begin else 0.0,
         worst_ftr=max(ratios),
         p95_ftr=percentile(ratios, 0.95),
         preemptions=sum(job.preemptions for job in jobs),

@@ -11,7 +11,7 @@ class Moment(msgspec.Struct, frozen=True, array_like=True):
     """Devices that are held, jobs that wait and jobs that are unfinished, from ``at`` (s) on."""
 
     at: float
-    held: int
+    held: float
     waiting: int
     unfinished: int
 
@@ -26,7 +26,7 @@ class Record:
         self.gap_max = 0.0
         self.solve_s = 0.0
 
-    def note(self, at: float, held: int, waiting: int, unfinished: int) -> None:
+    def note(self, at: float, held: float, waiting: int, unfinished: int) -> None:
         """Write down how it stands at ``at``; the last word about an instant counts."""
         last = self.moments[-1] if self.moments else None
         if last is not None and (last.held, last.waiting, last.unfinished) == (held, waiting, unfinished):

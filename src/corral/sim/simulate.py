@@ -15,6 +15,7 @@ from corral.model.errors import InvalidField
 from corral.model.resources import NodeSpec
 from corral.policy.config import SchedulingConfig
 from corral.sim.cluster import device_count, models_of, parse_cluster
+from corral.sim.formats.corral import read_corral
 from corral.sim.formats.gavel import read_gavel
 from corral.sim.formats.philly import read_philly
 from corral.sim.formats.tiresias import read_tiresias
@@ -31,7 +32,7 @@ INSTANT_S = 1e-6
 
 NEVER = 10**18
 
-FORMATS = ("gavel", "philly", "tiresias")
+FORMATS = ("corral", "gavel", "philly", "tiresias")
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -77,8 +78,10 @@ def load(options: Options, nodes: Sequence[NodeSpec]) -> Workload:
             return read_gavel(path, Path(options.throughputs) if options.throughputs else None)
         case "philly":
             return read_philly(path, device_count(nodes), options.select)
-        case _:
+        case "tiresias":
             return read_tiresias(path)
+        case _:
+            return read_corral(path)
 
 
 def checked(options: Options) -> None:
@@ -97,16 +100,17 @@ def build(options: Options, workload: Workload, nodes: Sequence[NodeSpec]) -> Wo
     information = policy.level(options.information)
     round_s = options.round_s if options.round_s is not None else workload.round_s
     # Where a device that comes free inside a round stays idle until its end, only rounds start gangs.
-    rhythm = Rhythm.ROUNDS if workload.freed_idle and policy.name != "fill" else policy.rhythm
+    rhythm = Rhythm.ROUNDS if workload.whole_steps and policy.name != "fill" else policy.rhythm
     scheduling = _scheduling(options, rhythm, policy, round_s)
     truth = Truth()
-    solver = policy.make(Setting(truth, scheduling, information))
+    solver = policy.make(Setting(truth, replace(scheduling, round_s=round_s), information))
     rules = Rules(
         control=ControlConfig(scheduling=scheduling, fill=rhythm is Rhythm.PRODUCTION),
         information=information,
         restart_cost_s=_restart_cost_s(options, workload),
         tick_s=round_s if solver is not None and rhythm is not Rhythm.EVENTS else None,
         only_ticks=rhythm is Rhythm.ROUNDS,
+        whole_steps=workload.whole_steps and rhythm is Rhythm.ROUNDS,
     )
     return World(workload, nodes, rules, solver, truth)
 
@@ -124,7 +128,7 @@ def simulate(options: Options, watcher: Watcher | None = None) -> Report:
     return Report(
         options=options,
         information=world.information,
-        measures=measure(jobs, moments, device_count(nodes)),
+        measures=measure(jobs, sum(run.busy_s for run in world.truth.runs.values()), device_count(nodes)),
         round_s=options.round_s if options.round_s is not None else workload.round_s,
         restart_cost_s=_restart_cost_s(options, workload),
         left_out=workload.left_out,
@@ -173,7 +177,7 @@ def _scheduling(options: Options, rhythm: Rhythm, policy: Policy, round_s: float
         case Rhythm.PRODUCTION:
             return replace(config, round_s=round_s)
         case Rhythm.ROUNDS:
-            # Every tick is a round, whether anything changed or not; a hair less, as times are sums of fractions.
-            return replace(config, round_s=round_s * (1.0 - 1e-9), round_rest=1)
+            # The core is woken for rounds only: each time is one, whether anything changed or not.
+            return replace(config, round_s=INSTANT_S, round_rest=1)
         case Rhythm.EVENTS:
             return replace(config, round_s=INSTANT_S, round_rest=NEVER)

@@ -54,8 +54,9 @@ class TraceJob(msgspec.Struct, frozen=True):
 class Workload(msgspec.Struct, frozen=True):
     """The jobs of one trace in the order of their arrival.
 
-    ``round_s``, ``restart_cost_s`` and ``freed_idle`` are what the experiments on such traces assume: the time between
-    rounds, what a preempted job loses, and whether a device that comes free inside a round stays idle until its end.
+    ``round_s``, ``restart_cost_s`` and ``whole_steps`` are what the experiments on such traces assume: the time between
+    rounds, what a preempted job loses, and rounds of whole steps: a job does as many steps as fit into a round, devices
+    that come free inside it stay idle, and the next round begins when all that run have done theirs.
     ``table_known`` says that the throughputs belong to the experiment: every policy knows them, a blind one too.
     ``origin_s`` is the time of the trace's own clock at which it begins, ``left_out`` the rows that it does not use.
     """
@@ -64,7 +65,7 @@ class Workload(msgspec.Struct, frozen=True):
     jobs: tuple[TraceJob, ...]
     round_s: float = 60.0
     restart_cost_s: float = 30.0
-    freed_idle: bool = False
+    whole_steps: bool = False
     table_known: bool = False
     origin_s: float = 0.0
     left_out: int = 0

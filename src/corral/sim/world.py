@@ -21,7 +21,7 @@ from corral.model.errors import CorralError, Refusal, SimulationStuck
 from corral.model.events import TenantSet
 from corral.model.ids import DEFAULT_TENANT, DeviceId, GangKey, JobId
 from corral.model.job import Cause
-from corral.model.resources import NodeSpec
+from corral.model.resources import MILLI, NodeSpec
 from corral.model.tenant import Tenant
 from corral.ports.solver import Solver
 from corral.ports.store import Recovered
@@ -36,21 +36,27 @@ from corral.sim.workload import TraceJob, Workload
 PROGRESS_KNOWN_S = 300.0
 """Service after which the fraction done of a job is known (design: level ``progress``)."""
 
+SAMPLES = 3
+"""Progress reports a minute apart before their distance doubles: steady work tells nothing new for long."""
+
+SAMPLE_S = 60.0
+
 INSTANT_STEPS_MAX = 10_000
 """Exchanges between core and nodes within one instant: more means that they talk in circles."""
 
 Watcher = Callable[[int, int], None]
 """Is told how many jobs have ended, and of how many."""
 
-Happening = TraceJob | tuple[GangKey, int] | tuple[GangKey, int, float] | None
-"""An arrival; the end of an incarnation; a sample of its progress with the seconds to the next; a round."""
+Happening = TraceJob | tuple[GangKey, int] | tuple[GangKey, int, int] | None
+"""An arrival; the end of an incarnation; the n-th report of its progress; a round."""
 
 
 class Rules(msgspec.Struct, frozen=True):
     """How a world goes on: what is set by the trace's experiment, the policy and the options.
 
     ``tick_s`` wakes the core so often while jobs are unfinished: for a round. With ``only_ticks`` it settles at
-    multiples of it and never in between, so that nothing starts inside a round.
+    multiples of it and never in between, so that nothing starts inside a round; with ``whole_steps`` rounds follow each
+    other as :class:`corral.sim.workload.Workload` says.
     """
 
     control: ControlConfig
@@ -58,6 +64,7 @@ class Rules(msgspec.Struct, frozen=True):
     restart_cost_s: float
     tick_s: float | None = None
     only_ticks: bool = False
+    whole_steps: bool = False
 
 
 class World:
@@ -72,11 +79,12 @@ class World:
         self.truth = truth
         self.information = rules.information
         self.finished = 0
-        self.held = 0
+        self.held = 0.0
         self._rules = rules
         self._solver = solver
         self._teller = Teller(workload, nodes, rules.information, rules.restart_cost_s)
         self._models: dict[DeviceId, str] = {d.uuid: d.model for node in nodes for d in node.devices}
+        self._running: dict[GangKey, Run] = {}
         self._timeline: Timeline[Happening] = Timeline()
         self._tick_at: float | None = None
         self._round_at: float = 0.0
@@ -109,8 +117,14 @@ class World:
         for happening in self._timeline.due(at):
             ticks = ticks or happening is None
             inputs.extend(self._happen(happening))
+        if ticks and self._rules.whole_steps:
+            for run in self._running.values():
+                run.close_round(at)
         self._exchange(inputs, settles=ticks or not self._rules.only_ticks)
-        self._plan_tick()
+        if not self._rules.whole_steps:
+            self._plan_tick()
+        elif ticks or not self._running:
+            self._plan_round(at, after_round=ticks)
         unfinished = len(self.core.book.state.jobs)
         self.record.note(at, self.held, self.core.book.waiting.count(), unfinished)
         return True
@@ -133,14 +147,21 @@ class World:
         if not run.running or run.incarnation != happening[1]:
             return []
         if len(happening) == 3:
-            every = happening[2]
-            self._timeline.plan(now + every, (run.key, run.incarnation, 2.0 * every))
-            done = run.work_done(now) / run.job.work * self._teller.total(run.job)
-            return list(self._fleet.sample(run.key, done, now))
+            return self._report(run, happening[2])
         run.finish(now)
+        del self._running[run.key]
         self.held -= run.devices
         self.finished += 1
         return list(self._fleet.finish(run.key, now))
+
+    def _report(self, run: Run, number: int) -> list[Input]:
+        now = self.clock.now()
+        wait_s = SAMPLE_S * 2.0 ** max(0, number - SAMPLES)
+        self._timeline.plan(now + wait_s, (run.key, run.incarnation, number + 1))
+        return list(self._fleet.sample(run.key, self._progress(run), now))
+
+    def _progress(self, run: Run) -> float:
+        return run.work_done(self.clock.now()) / run.job.work * self._teller.total(run.job)
 
     def _submit(self, job: TraceJob) -> None:
         answer = self.core.handle(self.clock.now(), Submit((self._teller.ask(job),)))
@@ -152,22 +173,30 @@ class World:
 
     def _started(self, key: GangKey, gang: Gang) -> None:
         run, now = self.truth.runs[key], self.clock.now()
-        uuids = [share.uuid for launch in gang.launched.values() for share in launch.placement.devices]
+        shares = [share for launch in gang.launched.values() for share in launch.placement.devices]
         # A gang goes as fast as its slowest rank.
-        rate = min(run.job.speed(model, len(uuids)) for model in {self._models[uuid] for uuid in uuids})
-        run.start(now, gang.incarnation, rate, len(uuids), self._rules.restart_cost_s)
+        models = {self._models[share.uuid] for share in shares}
+        rate = min(run.job.speed(model, len(shares)) for model in models)
+        devices = sum(share.milli for share in shares) / MILLI
+        run.start(now, gang.incarnation, rate, devices, self._rules.restart_cost_s)
         self.held += run.devices
-        self._timeline.plan(run.ends_at(), (key, run.incarnation))
+        self._running[key] = run
+        if not self._rules.whole_steps:
+            self._timeline.plan(run.ends_at(), (key, run.incarnation))
         if self._rules.information.reports:
-            first = max(0.0, PROGRESS_KNOWN_S - run.service_s) or PROGRESS_KNOWN_S
-            self._timeline.plan(now + first, (key, run.incarnation, PROGRESS_KNOWN_S))
+            first_s = run.overhead_s + max(SAMPLE_S, PROGRESS_KNOWN_S - run.service_s)
+            self._timeline.plan(now + first_s, (key, run.incarnation, 1))
 
-    def _stopped(self, key: GangKey, gang: Gang, reason: str) -> None:
+    def _stopped(self, key: GangKey, gang: Gang, reason: str) -> float | None:
         run = self.truth.runs[key]
-        if run.running and run.incarnation == gang.incarnation:
-            run.stop(self.clock.now())
-            run.preemptions += reason == Cause.PREEMPTED
-            self.held -= run.devices
+        if not run.running or run.incarnation != gang.incarnation:
+            return None
+        run.stop(self.clock.now())
+        del self._running[key]
+        run.preemptions += reason == Cause.PREEMPTED
+        self.held -= run.devices
+        known = self._rules.information.reports and run.service_s >= PROGRESS_KNOWN_S
+        return self._progress(run) if known else None
 
     # ---- core and nodes --------------------------------------------------------------------------------------------
 
@@ -211,4 +240,20 @@ class World:
         # Production counts from its last round, and a round is due at the first look after the interval.
         begin = 0.0 if self._rules.only_ticks else self._round_at
         self._tick_at = begin + (math.floor((self.clock.now() - begin) / every) + 1) * every
+        self._timeline.plan(self._tick_at, None)
+
+    def _plan_round(self, now: float, *, after_round: bool) -> None:
+        """Plan the next round of whole steps: when all that run have done theirs, else at once for an arrival."""
+        if self._tick_at is not None or not self.core.book.state.jobs:
+            return
+        round_s = self._rules.tick_s or 0.0
+        ends = []
+        for run in self._running.values():
+            ends.append(run.open_round(now, round_s))
+            if run.ends_at() < float("inf"):
+                self._timeline.plan(run.ends_at(), (run.key, run.incarnation))
+        if ends:
+            self._tick_at = max(ends)
+        else:
+            self._tick_at = now + round_s if after_round else now
         self._timeline.plan(self._tick_at, None)

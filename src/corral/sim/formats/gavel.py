@@ -37,7 +37,7 @@ def read_gavel(path: Path, throughputs: Path | None = None) -> Workload:
     table = read_table(table_path)
     jobs = [_job(row, table, table_path) for row in tab_rows(path, (LAYOUT_10, LAYOUT_7))]
     jobs.sort(key=lambda job: job.arrival_s)
-    return Workload(str(path), tuple(jobs), round_s=ROUND_S, restart_cost_s=0.0, freed_idle=True, table_known=True)
+    return Workload(str(path), tuple(jobs), round_s=ROUND_S, restart_cost_s=0.0, whole_steps=True, table_known=True)
 
 
 def _job(row: Row, table: Table, table_path: Path) -> TraceJob:

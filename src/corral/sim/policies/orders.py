@@ -10,7 +10,7 @@ from typing import Protocol
 
 from corral.model.market import Market, RoundPlan
 from corral.policy.config import SchedulingConfig
-from corral.sim.policies.packing import Contender, Places, Scene, take
+from corral.sim.policies.packing import Contender, Places, Roster, Scene, take
 from corral.sim.runs import Truth
 
 
@@ -27,12 +27,14 @@ class Preemptive:
     def __init__(self, config: SchedulingConfig, order: Order) -> None:
         self._config = config
         self._order = order
+        self._roster = Roster()
 
     def __call__(self, market: Market) -> RoundPlan:
         """Choose who runs in this round."""
         scene = Scene(market)
         now = scene.now
-        everybody = [*scene.running, *scene.waiting]
+        running = scene.running()
+        everybody = [*running, *self._roster.waiting(market)]
         places = [(self._order(one, now), one.order, i) for i, one in enumerate(everybody)]
         places.sort()
         left, open_milli = dict(scene.capacity), sum(scene.capacity.values())
@@ -51,7 +53,7 @@ class Preemptive:
                 break
         if not starting:
             return RoundPlan(market.snapshot.version)
-        victims = [one for i, one in enumerate(scene.running) if i not in staying]
+        victims = [one for i, one in enumerate(running) if i not in staying]
         found = Places(scene, self._config, victims)
         for contender in starting:
             found.find(contender)

@@ -15,68 +15,86 @@ from corral.policy.placement import Wish, place
 from corral.policy.trial import Trial
 
 
+USABLE = 0.01
+"""The part of its best throughput below which a bid is no way to run: the job does not fit on such devices."""
+
+
 class Contender:
-    """A gang that waits or runs. ``model`` is that of its devices where it runs, ``milli`` what it needs or holds."""
+    """A gang that waits or runs. ``model`` is that of its devices where it runs, ``milli`` what it needs or holds.
 
-    __slots__ = ("attained_s", "bids", "holding", "key", "milli", "model", "order", "tenant")
+    ``attained_s`` is its service until now, of one that waits until it was stopped.
+    """
 
-    def __init__(self, gang: Candidate | Holding, now: float, model: str | None) -> None:
+    __slots__ = ("attained_s", "bids", "gang", "holding", "key", "milli", "model", "order", "tenant")
+
+    def __init__(self, gang: Candidate | Holding, milli: int) -> None:
+        self.gang = gang
         self.key: GangKey = gang.key
         self.tenant: TenantId = gang.tenant
         self.order = gang.order
-        self.bids: tuple[Bid, ...] = gang.bids
-        self.model = model
-        self.holding = gang if isinstance(gang, Holding) else None
-        if isinstance(gang, Holding):
-            self.attained_s = gang.attained_s + max(0.0, now - gang.started_at)
-            self.milli = sum(placement.gpu_milli for placement in gang.placements)
-        else:
-            self.attained_s = gang.attained_s
-            self.milli = devices_milli(gang.bids[0])
+        best = max((bid.throughput for bid in gang.bids), default=0.0)
+        self.bids: tuple[Bid, ...] = tuple(bid for bid in gang.bids if bid.throughput >= USABLE * best)
+        self.milli = milli
+        self.attained_s = gang.attained_s
+        self.holding: Holding | None = None
+        self.model: str | None = None
 
-    @property
-    def devices(self) -> float:
-        """Return the number of devices."""
-        return self.milli / MILLI
+    @classmethod
+    def waits(cls, candidate: Candidate) -> Contender:
+        """Return a gang that waits."""
+        shape = candidate.bids[0].shape
+        return cls(candidate, shape.demand.gpu_milli * shape.ranks)
+
+    @classmethod
+    def runs(cls, holding: Holding, now: float, model: str | None) -> Contender:
+        """Return a gang that runs."""
+        made = cls(holding, sum(share.milli for placement in holding.placements for share in placement.devices))
+        made.holding, made.model = holding, model
+        made.attained_s += max(0.0, now - holding.started_at)
+        return made
 
 
-def devices_milli(bid: Bid) -> int:
-    """Return the milli-GPUs of all ranks of a bid."""
-    return bid.shape.demand.gpu_milli * bid.shape.ranks
+class Roster:
+    """Remembers the waiting contenders from round to round: most of thousands are the same."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Contender] = {}
+
+    def waiting(self, market: Market) -> list[Contender]:
+        """Return those who wait."""
+        known = self._known
+        # A candidate is kept by its contender, so its identity is nobody else's while it is known.
+        found = {id(one): known.get(id(one)) or Contender.waits(one) for one in market.pending}
+        self._known = found
+        return list(found.values())
 
 
 class Scene:
-    """A market as a baseline looks at it: all contenders, and what the offered nodes have by device model."""
+    """A market as a baseline looks at it: who runs, and what the offered nodes have by device model."""
 
     def __init__(self, market: Market) -> None:
         snapshot = market.snapshot
         self.market = market
         self.now = snapshot.at
         self.capacity: dict[str, int] = {}
-        model_of: dict[DeviceId, str] = {}
+        self.free: dict[str, int] = {}
+        self._model_of: dict[DeviceId, str] = {}
         for node in snapshot.nodes:
             for device in node.devices:
                 self.capacity[device.model] = self.capacity.get(device.model, 0) + MILLI
-                model_of[device.uuid] = device.model
-        self.running = [
-            Contender(holding, self.now, _model(holding, model_of))
-            for holding in snapshot.holdings
-            if not holding.stopping
-        ]
-        self.waiting = [Contender(candidate, self.now, None) for candidate in market.pending]
+                self.free[device.model] = self.free.get(device.model, 0) + device.free_milli
+                self._model_of[device.uuid] = device.model
 
-    def free(self) -> dict[str, int]:
-        """Return the free milli-GPUs by device model."""
-        free: dict[str, int] = dict.fromkeys(self.capacity, 0)
-        for node in self.market.snapshot.nodes:
-            for device in node.devices:
-                free[device.model] += device.free_milli
-        return free
+    def running(self) -> list[Contender]:
+        """Return those who run, without those who are stopping."""
+        holdings = self.market.snapshot.holdings
+        return [Contender.runs(one, self.now, self._model(one)) for one in holdings if not one.stopping]
 
-
-def _model(holding: Holding, model_of: dict[DeviceId, str]) -> str | None:
-    first = next((share.uuid for placement in holding.placements for share in placement.devices), None)
-    return model_of.get(first) if first is not None else None
+    def _model(self, holding: Holding) -> str | None:
+        for placement in holding.placements:
+            for share in placement.devices:
+                return self._model_of.get(share.uuid)
+        return None
 
 
 def take(contender: Contender, left: dict[str, int]) -> bool:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from operator import attrgetter
+
 from corral.model.ids import TenantId
 from corral.model.market import Market, RoundPlan
+from corral.model.offer import Candidate
 from corral.model.resources import Amount
 from corral.policy.config import SchedulingConfig
-from corral.sim.policies.packing import Contender, Places, Scene, take
+from corral.sim.policies.packing import Contender, Places, Roster, Scene, take
 from corral.sim.runs import Truth
+
+
+def in_order(pending: Iterable[Candidate]) -> list[Candidate]:
+    """Return candidates in the order of their arrival."""
+    return sorted(pending, key=attrgetter("order"))
 
 
 class Fifo:
@@ -19,8 +28,9 @@ class Fifo:
     def __call__(self, market: Market) -> RoundPlan:
         """Start the head of the queue as long as it fits."""
         scene = Scene(market)
-        places, left = Places(scene, self._config), scene.free()
-        for contender in sorted(scene.waiting, key=lambda one: one.order):
+        places, left = Places(scene, self._config), scene.free
+        for candidate in in_order(market.pending) if any(left.values()) else ():
+            contender = Contender.waits(candidate)
             if not take(contender, left) or not places.find(contender):
                 break
         return places.plan()
@@ -37,12 +47,15 @@ class Easy:
     def __init__(self, config: SchedulingConfig, truth: Truth | None) -> None:
         self._config = config
         self._truth = truth
+        self._roster = Roster()
 
     def __call__(self, market: Market) -> RoundPlan:
         """Start what fits in order, then fill in behind the first that does not."""
         scene = Scene(market)
-        places, left = Places(scene, self._config), scene.free()
-        queue = sorted(scene.waiting, key=lambda one: one.order)
+        places, left = Places(scene, self._config), scene.free
+        if not any(left.values()):
+            return places.plan()
+        queue = sorted(self._roster.waiting(market), key=attrgetter("order"))
         at: int = 0
         started: list[Contender] = []
         while at < len(queue) and take(queue[at], left) and places.find(queue[at]):
@@ -50,7 +63,7 @@ class Easy:
             at += 1
         open_milli = sum(left.values())
         if at < len(queue) and open_milli:
-            shadow, extra = self._reservation(queue[at], [*scene.running, *started], open_milli, scene.now)
+            shadow, extra = self._reservation(queue[at], [*scene.running(), *started], open_milli, scene.now)
             for contender in queue[at + 1 :]:
                 in_time = self._ends_at(contender, scene.now) <= shadow
                 if not in_time and contender.milli > extra:
@@ -93,11 +106,11 @@ class Drf:
     def __call__(self, market: Market) -> RoundPlan:
         """Fill progressively."""
         scene = Scene(market)
-        places, left = Places(scene, self._config), scene.free()
+        places, left = Places(scene, self._config), scene.free
         capacity = market.snapshot.capacity
         queues: dict[TenantId, list[Contender]] = {}
-        for contender in sorted(scene.waiting, key=lambda one: -one.order):
-            queues.setdefault(contender.tenant, []).append(contender)
+        for candidate in reversed(in_order(market.pending)):
+            queues.setdefault(candidate.tenant, []).append(Contender.waits(candidate))
         held = {name: standing.held for name, standing in market.standings.items()}
         weights = {name: standing.tenant.weight for name, standing in market.standings.items()}
 
