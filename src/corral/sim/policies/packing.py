@@ -14,7 +14,6 @@ from corral.policy.feasibility import model_matches
 from corral.policy.placement import Wish, place
 from corral.policy.trial import Trial
 
-
 USABLE = 0.01
 """The part of its best throughput below which a bid is no way to run: the job does not fit on such devices."""
 
