@@ -6,7 +6,7 @@ observations, they are not journaled: after a restart nothing is kept, and the n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -52,7 +52,7 @@ class Awards:
         """Keep the awards of a new plan."""
         stopping = [(holding, state.jobs.get(holding.key.job)) for holding in holdings if holding.stopping]
         for award in awards:
-            waits = [stop_s(job) for holding, job in stopping if job is not None and overlaps(award, holding)]
+            waits = [stop_s(job) for holding, job in stopping if job is not None and in_the_way(award, holding)]
             self._kept[award.key] = Kept(award, now + max(waits, default=0.0) + AWARD_MARGIN_S)
 
     def drop(self, key: GangKey) -> None:
@@ -77,7 +77,7 @@ class Awards:
                 told.append(f"the award of gang {key.job}.{key.gang} is dropped: {gone} is not there any more")
             elif snapshot.at > kept.until:
                 del self._kept[key]
-                held = [f"{h.key.job}.{h.key.gang}" for h in snapshot.holdings if overlaps(kept.award, h)]
+                held = [f"{h.key.job}.{h.key.gang}" for h in snapshot.holdings if in_the_way(kept.award, h)]
                 still = f"still held by {', '.join(held)}" if held else "not to be had"
                 told.append(f"the award of gang {key.job}.{key.gang} is dropped: its devices are {still}")
         return told
@@ -94,11 +94,16 @@ class Awards:
         return [won for won, verdict in zip(waiting, verdicts, strict=True) if verdict.kind is VerdictKind.COMMITTED]
 
 
-def overlaps(award: Award, holding: Holding) -> bool:
-    """Return whether a holder is in the way of an award: on one of its devices, or on a node that it needs CPUs of."""
-    devices = {share.uuid for placement in award.placements for share in placement.devices}
-    nodes = {placement.node for placement in award.placements if not placement.devices}
-    return holding.key == award.key or any(
+def in_the_way(award: Award, holding: Holding) -> bool:
+    """Return whether a holder has to go before an award can be taken up: its own gang, or one on its devices."""
+    return holding.key == award.key or overlaps(award.placements, holding)
+
+
+def overlaps(placements: Sequence[Placement], holding: Holding) -> bool:
+    """Return whether a holder is on one of the devices of placements, or on a node that they need CPUs alone of."""
+    devices = {share.uuid for placement in placements for share in placement.devices}
+    nodes = {placement.node for placement in placements if not placement.devices}
+    return any(
         placement.node in nodes or any(share.uuid in devices for share in placement.devices)
         for placement in holding.placements
     )

@@ -15,6 +15,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from corral.control.awards import overlaps
 from corral.control.book import Book
 from corral.control.cycle import Cycle
 from corral.control.inputs import Solved
@@ -128,16 +129,26 @@ class Rounds:
             pending=tuple(c for c in book.waiting.index if c.key not in self._cycle.awards),
             standings=book.standings.of_tenants(book.state, book.board.capacity, now),
             queues=book.standings.of_queues(book.state),
-            reservations=(*self._promises(now), *self._cycle.reservations),
+            reservations=tuple(self._reserved(now)),
             prices=self.plan.prices,
             history=book.experience.history(),
             trust=book.experience.trust(),
         )
 
-    def _promises(self, now: float) -> Iterator[Reservation]:
-        """Yield the awards that are not taken up yet: they are nobody else's, and their gangs contend no more."""
+    def _reserved(self, now: float) -> Iterator[Reservation]:
+        """Yield what a round may not give away.
+
+        Awards that are not taken up yet are nobody else's, and their gangs contend no more. The fill's reservations
+        stand while nobody could give way for them: once a holder in their way has had its tenure, the round weighs
+        the gang that waits against it, and all others too.
+        """
         for award in self._cycle.awards.all():
             yield Reservation(award.key, award.tenant, award.placements, None, now)
+        holdings = self._book.board.holdings.values()
+        ripe = [h for h in holdings if not h.stopping and h.preemptible and h.tenure_until <= now]
+        for kept in self._cycle.reservations:
+            if not any(overlaps(kept.placements, holding) for holding in ripe):
+                yield kept
 
     def _bid(self, now: float, snapshot: Snapshot) -> None:
         """Ask for the bids of running jobs that are not known, as after a restart."""
