@@ -194,11 +194,13 @@ class ControlShell:
             self._do_aside(self._fence(node))
         if outcome.solve is not None and self._solver is not None:
             self._do_aside(self._solve(self._solver, outcome.solve))
+        ended = {finished.id for finished in outcome.finished}
         for ask in outcome.asks:
-            self._do_aside(self._propose(ask))
+            if ask.job.id not in ended:
+                self._do_aside(self._propose(ask))
         if self._proposers is not None:
-            for ended in outcome.finished:
-                self._proposers.forget(ended.id)
+            for job in ended:
+                self._proposers.forget(job)
         await self._keep_house()
 
     async def _die_after_answer(self, letters: list[_Letter]) -> None:

@@ -157,6 +157,8 @@ class ProposerProcesses:
         if process is None or process.returncode is not None:
             process = child.process = await self._start(job, spec)
             child.answered = False
+            if self._children.get(job) is not child:
+                raise EOFError("its job has ended")
         into, out = process.stdin, process.stdout
         if into is None or out is None:
             raise EOFError("it has no pipes")

@@ -235,6 +235,19 @@ def propose(offer, job):
 """
 
 
+def test_one_whose_job_ends_while_it_starts_does_not_stay(ground: Ground) -> None:
+    asked = ground.asked("def propose(offer, job): return offer['bids']")
+
+    async def scenario(proposers: ProposerProcesses) -> None:
+        asking = asyncio.create_task(proposers.propose(asked, OFFER))
+        await asyncio.sleep(0)
+        proposers.forget(JOB)
+        refused(await asking)
+        assert proposers.pid(JOB) is None
+
+    ground.run(scenario)
+
+
 def test_it_sees_nothing_of_the_daemon_s_environment_and_no_open_files(ground: Ground) -> None:
     asked = ground.asked(LOOKER)
     secret = os.open(ground.workdir, os.O_RDONLY)
