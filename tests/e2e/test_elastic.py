@@ -15,11 +15,9 @@ from corral.model.market import PreemptionKind
 from corral.model.tenant import Tenant
 from tests.e2e import training
 from tests.e2e.livepool import LivePool
-from tests.waiting import wait_until
 
 QUICK = "round_s = 0.3\ntenure_s = 0\ntenure_restarts = 0\n"
 """Rounds and tenures of a pool whose jobs last seconds."""
-WAIT_S = 60.0
 
 
 @pytest.fixture

@@ -186,6 +186,11 @@ class ControlShell:
                 letter.reply.set_result(answer)
         if self._faults.armed(FaultPoint.ACKNOWLEDGED_UNLAUNCHED):
             await self._die_after_answer(letters)
+        self._act(outcome)
+        await self._keep_house()
+
+    def _act(self, outcome: Outcome) -> None:
+        """Do what a durable batch led to: what takes its time is done aside, and its answer is an input again."""
         for command in outcome.commands:
             self.engine.send(command)
         for words in outcome.notices:
@@ -201,7 +206,6 @@ class ControlShell:
         if self._proposers is not None:
             for job in ended:
                 self._proposers.forget(job)
-        await self._keep_house()
 
     async def _die_after_answer(self, letters: list[_Letter]) -> None:
         """Let the answers leave the process, then reach the point (only when a test armed it)."""
