@@ -11,6 +11,7 @@ A round looks at lines of equal candidates: its cost is O(tenants x lines + plac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from corral.model.ids import GangKey, NodeId, QueueName, TenantId
 from corral.model.market import Award
@@ -20,6 +21,7 @@ from corral.model.offer import (
     Bid,
     Candidate,
     Holding,
+    Locality,
     QueueStanding,
     Reservation,
     Snapshot,
@@ -31,8 +33,9 @@ from corral.policy.config import SchedulingConfig
 from corral.policy.cursor import FOREVER, Cursor, TenantCursor
 from corral.policy.fairness import claim, weight_sum, within
 from corral.policy.feasibility import empty_fit
+from corral.policy.fragmentation import learnt
 from corral.policy.pending import Kind, PendingIndex, kind_of
-from corral.policy.placement import Wish, place
+from corral.policy.placement import Wish, place_first
 from corral.policy.reservation import better, constraints_of, plan
 from corral.policy.trial import Trial
 from corral.policy.verification import verify, verify_all
@@ -46,6 +49,11 @@ _Rank = tuple[int, float, int, TenantId, Candidate, Cursor]
 def gang_amount(bid: Bid) -> Amount:
     """Return what all ranks of a bid hold together."""
     return Amount.of(bid.shape.demand).times(bid.shape.ranks)
+
+
+def worth(bid: Bid) -> tuple[float, float | None, Locality, Amount]:
+    """Return what bids have in common that are equally good to their job: of those the pool may choose."""
+    return bid.throughput, bid.remaining_s, bid.locality, gang_amount(bid)
 
 
 def arbitrate(
@@ -84,7 +92,7 @@ class _Round:
         self.now = snapshot.at
         self.capacity = snapshot.capacity
         self.config = config
-        self.trial = Trial(snapshot.nodes)
+        self.trial = Trial(snapshot.nodes, lambda: learnt(snapshot.holdings, pending.kinds()))
         self.pending = pending
         self.standings = dict(standings)
         self.queues = dict(queues)
@@ -228,10 +236,11 @@ class _Round:
         for without in (avoided, frozenset[NodeId]()) if avoided else (avoided,):
             if avoided and not without and self._backs_off(candidate):
                 return None
-            for bid in bids:
-                placements = place(self.trial, Wish.of(bid, self.config, without), mask)
-                if placements is not None:
-                    return bid, placements
+            for _, alike in groupby(bids, key=worth):
+                equal = tuple(alike)
+                found = place_first(self.trial, [Wish.of(bid, self.config, without) for bid in equal], mask)
+                if found is not None:
+                    return equal[found[0]], found[1]
         return None
 
     def _commit(self, candidate: Candidate, bid: Bid, placements: tuple[Placement, ...]) -> None:

@@ -16,6 +16,7 @@ import functools
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from operator import mul
 
 import msgspec
@@ -28,7 +29,7 @@ NEEDS_MAX = 128
 """Needs of one mix, the most frequent ones: scores cost in proportion, and rarer ones hardly move a price."""
 
 SAMPLE_MAX = 512
-"""Gangs of each kind (running, pending) that a mix is learnt from: a share of 1 in 512 has no weight worth a look."""
+"""Running gangs, and lines of pending ones, that a mix is learnt from: 1 in 512 has no weight worth a look."""
 
 STATES_MAX = 100_000
 """States remembered for one mix (about 2 KB each); beyond that all are forgotten."""
@@ -115,7 +116,7 @@ def learnt(holdings: Sequence[Holding], pending: Iterable[tuple[Candidate, int]]
         if holding.placements:
             need = Need.of(holding.bids) if holding.bids else Need.held(holding.placements[0])
             counts[need] = counts.get(need, 0.0) + step * len(holding.placements)
-    for candidate, alike in pending:
+    for candidate, alike in islice(pending, SAMPLE_MAX):
         need = Need.of(candidate.bids)
         counts[need] = counts.get(need, 0.0) + alike * candidate.shape.ranks
     return mix_of(counts)

@@ -130,6 +130,12 @@ class PendingIndex:
         """Return how many candidates a tenant has here."""
         return self._counts.get(tenant, 0)
 
+    def kinds(self) -> Iterator[tuple[Candidate, int]]:
+        """Yield the first candidate of each line with how many wait in it."""
+        for tenant in self.tenants():
+            for line in self._lines[tenant].values():
+                yield line.entries[0][4], len(line)
+
     def lines(self, tenant: TenantId) -> Iterable[Line]:
         """Return the lines of a tenant. Do not change them."""
         return self._lines.get(tenant, {}).values()

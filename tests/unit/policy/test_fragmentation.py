@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from corral.model.ids import GangKey, JobId, QueueName, TenantId
 from corral.model.offer import Bid, Candidate, Holding, NodeOffer
 from corral.model.resources import MILLI, Demand, GangShape, Placement
+from corral.policy.arbitration import PendingIndex, arbitrate
 from corral.policy.fragmentation import NEEDS_MAX, PRIOR_NEEDS, Gauge, Key, Mix, Need, Prices, gauge, learnt, mix_of
 from corral.policy.placement import Wish, place, place_first
 from corral.policy.trial import Trial
-from tests.unit.policy.building import node_spec, offer, place_on, shape
+from tests.unit.policy.building import CONFIG, candidate, node_spec, offer, place_on, shape, snapshot
 
 
 def key(*free: int, cpus: int = 64, memory: int = 1_000, model: str = "H100") -> Key:
@@ -248,3 +249,20 @@ def test_what_is_remembered_changes_no_answer(seed: int) -> None:
             view.take(found[-1] or (), 0.0)
         answers.append(found)
     assert answers[0] == answers[1]
+
+
+def test_a_round_takes_the_bid_that_goes_best_with_the_pool_among_equally_good_ones() -> None:
+    specs = [node_spec("t", 2, "T4"), node_spec("h", 8, "H100")]
+    either = (Bid(shape(1, model="T4")), Bid(shape(1, model="H100")))
+    only = [candidate(i, shape(1, model="T4")) for i in range(10, 60)]
+
+    def taken(bids: tuple[Bid, ...]) -> list[str]:
+        index = PendingIndex([candidate(1, bids=bids, priority=1), *only])
+        found = arbitrate(snapshot(specs), index, {}, {}, (), CONFIG).allocations
+        return [p.node for allocation in found if allocation.key.job == "1" for p in allocation.placements]
+
+    # T4 is scarce: fifty jobs wait for two of them.
+    assert taken(either) == ["h"]
+    # Where the job is faster on T4, that is what it bids for.
+    faster = (Bid(shape(1, model="T4"), throughput=2.0), either[1])
+    assert taken(faster) == ["t"]

@@ -30,8 +30,10 @@ def test_held_shares_converge_to_the_weights(sizes: tuple[float, ...], declared:
     world.refill = lambda w: backlog(w, rng, "abc", sizes, declared=declared)
     world.run_until(30)
     before = dict(world.integral)
-    world.run_until(330)
-    shares = {name: (world.integral[name] - before[name]) / 300 for name in world.integral}
+    # While a node drains for a job of 4 devices, small ones of others run: it takes longer until that evens out.
+    seconds = 300 if max(sizes) <= 2 else 900
+    world.run_until(30 + seconds)
+    shares = {name: (world.integral[name] - before[name]) / seconds for name in world.integral}
     used = sum(shares.values())
     # Jobs of 4 devices leave a few idle while a reservation drains a node; single devices never do.
     assert used > (0.995 if max(sizes) <= 1 else 0.93)
