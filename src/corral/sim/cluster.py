@@ -23,7 +23,7 @@ CPUS_PER_DEVICE_MILLI = 8_000
 MEMORY_PER_DEVICE_MIB = 65_536
 DEVICE_MEMORY_MIB = 32_768
 
-_GROUP = re.compile(r"(?:(\d+)x)?(?:(\d+)x)?([A-Za-z][\w.-]*?)(?:/(\d+))?", re.ASCII)
+_GROUP = re.compile(r"(?:(\d+)x)?(?:(\d+)x)?((?!x\d)[A-Za-z][\w.-]*?)(?:/(\d+))?", re.ASCII)
 _HINT = "write groups like 12xV100 (nodes of one device) or 18x8xH100/6 (nodes x devices, 6 nodes a rack)"
 
 

@@ -87,6 +87,7 @@ class World:
         self._running: dict[GangKey, Run] = {}
         self._timeline: Timeline[Happening] = Timeline()
         self._tick_at: float | None = None
+        self._ticked_at: float = -1.0
         self._round_at: float = 0.0
         self.core = ControlCore(Recovered(0, None, ()), rules.control, AppMasterCore, epoch=1)
         self._fleet = Fleet(nodes, AppMasterCore, started=self._started, stopped=self._stopped)
@@ -133,12 +134,12 @@ class World:
 
     def _tenants(self) -> list[Input]:
         names = sorted({job.tenant for job in self.workload.jobs} - {DEFAULT_TENANT})
-        return [Administer(TenantSet(at=0.0, tenant=Tenant(name), by="trace")) for name in names]
+        return [Administer(TenantSet(at=0.0, tenant=Tenant(name), by="trace"), create=True) for name in names]
 
     def _happen(self, happening: Happening) -> list[Input]:
         now = self.clock.now()
         if happening is None:
-            self._tick_at = None
+            self._tick_at, self._ticked_at = None, now
             return []
         if isinstance(happening, TraceJob):
             self._submit(happening)
@@ -239,7 +240,9 @@ class World:
             return
         # Production counts from its last round, and a round is due at the first look after the interval.
         begin = 0.0 if self._rules.only_ticks else self._round_at
-        self._tick_at = begin + (math.floor((self.clock.now() - begin) / every) + 1) * every
+        self._tick_at = begin + math.ceil((self.clock.now() - begin) / every) * every
+        if self._tick_at <= self._ticked_at:
+            self._tick_at += every
         self._timeline.plan(self._tick_at, None)
 
     def _plan_round(self, now: float, *, after_round: bool) -> None:

@@ -12,8 +12,10 @@ from corral.model.market import Market, RoundPlan
 from corral.policy.config import SchedulingConfig
 from corral.ports.solver import Solver
 from corral.sim.information import Information
+from corral.sim.policies.gavel import Rounds
 from corral.sim.policies.orders import Preemptive, attained_service, remaining_time
 from corral.sim.policies.queues import Drf, Easy, Fifo
+from corral.sim.policies.shares import Arrivals, FinishTimeFairness, MaxMin
 from corral.sim.runs import Truth
 
 
@@ -89,6 +91,31 @@ _ALL = (
         Rhythm.ROUNDS,
         lambda setting: Preemptive(setting.config, remaining_time(setting.truth)),
         oracle=True,
+    ),
+    Policy(
+        "fifo-gavel",
+        "first in first out as Gavel's simulator does it",
+        Rhythm.ROUNDS,
+        lambda setting: Rounds(setting.config, Arrivals()),
+    ),
+    Policy(
+        "max-min",
+        "Gavel's max-min fairness of time",
+        Rhythm.ROUNDS,
+        lambda setting: Rounds(setting.config, MaxMin(heterogeneous=False)),
+    ),
+    Policy(
+        "max-min-perf",
+        "Gavel's max-min fairness of throughput, aware of device models",
+        Rhythm.ROUNDS,
+        lambda setting: Rounds(setting.config, MaxMin(heterogeneous=True)),
+    ),
+    Policy(
+        "finish-time-fairness",
+        "Gavel's finish-time fairness (the objective of Themis), aware of device models",
+        Rhythm.ROUNDS,
+        lambda setting: Rounds(setting.config, FinishTimeFairness()),
+        durations=True,
     ),
 )
 
