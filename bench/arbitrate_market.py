@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from corral.model.ids import DEFAULT_QUEUE, DeviceId, GangKey, JobId, NodeId, TenantId
@@ -21,7 +20,7 @@ from corral.model.offer import (
     Snapshot,
     Standing,
 )
-from corral.model.resources import MILLI, Amount, Demand, DeviceShare, GangShape, Placement
+from corral.model.resources import MILLI, Amount, Demand, DeviceShare, DeviceSpec, GangShape, NodeSpec, Placement
 from corral.model.tenant import Queue, Tenant
 
 NOW = 1_000_000.0
@@ -38,6 +37,7 @@ SIZE_WEIGHTS = (40, 16, 14, 16, 8, 4, 2)
 """Sizes of jobs in devices: mostly small, a few gangs over many nodes, as in published traces."""
 
 TENANTS = 12
+TENANT_NAMES = tuple(TenantId(f"tenant-{t:02}") for t in range(TENANTS))
 JOBS_PER_GPU = 0.34
 RUNNING_PART = 0.35
 """The part of the jobs that hold devices already when the round begins."""
@@ -87,11 +87,11 @@ def _localities(devices: int) -> Sequence[tuple[Locality, float]]:
     return ((Locality.RACK, 1.1), (Locality.ANY, 1.0))
 
 
-def market(gpus: int, seed: int = 0, bids: int = 32) -> Market:
+def market(gpus: int, seed: int = 0, *, bids: int = 32, jobs_per_gpu: float = JOBS_PER_GPU) -> Market:
     """Return a contended market on ``gpus`` devices: about a third of its jobs run, the others wait."""
     rng = random.Random(seed)
     offers = node_offers(gpus)
-    jobs = round(gpus * JOBS_PER_GPU)
+    jobs = round(gpus * jobs_per_gpu)
     free = {offer.node: [d.uuid for d in offer.devices] for offer in offers}
     nodes = {model: [o.node for o in offers if o.devices[0].model == model] for model, _ in MODELS}
     pending: list[Candidate] = []
@@ -99,7 +99,7 @@ def market(gpus: int, seed: int = 0, bids: int = 32) -> Market:
     for number in range(jobs):
         size = rng.choices(SIZES, SIZE_WEIGHTS)[0]
         mine = bids_of(size, rng, bids)
-        tenant = TenantId(f"tenant-{rng.randrange(TENANTS):02}")
+        tenant = TENANT_NAMES[rng.randrange(TENANTS)]
         remaining = rng.lognormvariate(8.5, 1.6)
         key = GangKey(JobId(str(number)), 0)
         seats = _seats(rng.choice(mine), nodes, free) if rng.random() < RUNNING_PART else None
@@ -182,8 +182,7 @@ def _market(offers: Sequence[NodeOffer], holdings: Sequence[Holding], pending: S
         sum(o.total.memory_mib for o in offers),
     )
     standings = {}
-    for t in range(TENANTS):
-        name = TenantId(f"tenant-{t:02}")
+    for t, name in enumerate(TENANT_NAMES):
         mine = held.get(name, Amount())
         standings[name] = Standing(Tenant(name, 1.0 + t % 3), mine, mine.dominant_share(capacity))
     return Market(
@@ -194,6 +193,10 @@ def _market(offers: Sequence[NodeOffer], holdings: Sequence[Holding], pending: S
     )
 
 
-def encoded(one: Market) -> bytes:
-    """Return a market as it travels to a worker process."""
-    return msgspec.msgpack.encode(one)
+def node_spec(offer: NodeOffer) -> NodeSpec:
+    """Return the node behind an offer."""
+    devices = tuple(
+        DeviceSpec(d.uuid, d.model, "nvidia", d.memory_mib, i, d.island) for i, d in enumerate(offer.devices)
+    )
+    total = offer.total
+    return NodeSpec(offer.node, offer.node, "10.0.0.1", total.cpus_milli, total.memory_mib, devices, offer.rack)

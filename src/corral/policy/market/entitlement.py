@@ -21,7 +21,8 @@ PRIORITY_STEP = 4.0
 gang wins against any lower ones that it displaces, unless it would waste three quarters of what they use."""
 
 URGENT_STEP = 2.0
-"""A device within a guarantee is worth this many times the best one that is not."""
+"""A device within a guarantee is worth this many times the best one that is not, and so is each rank against a gang:
+a guarantee of one device is good even where all others hold eight at a time."""
 
 
 def assign_worth(
@@ -138,9 +139,12 @@ def _lift_urgent(tenants: Mapping[TenantId, list[Contender]]) -> None:
     urgent = [c for mine in tenants.values() for c in mine if c.urgent]
     if not urgent:
         return
-    top = max((c.worth / c.size for mine in tenants.values() for c in mine if not c.urgent), default=0.0)
+    others = [c for mine in tenants.values() for c in mine if not c.urgent]
+    device = max((c.worth / c.size for c in others), default=0.0)
+    gang = max((c.worth for c in others), default=0.0)
     for contender in urgent:
-        contender.worth = max(contender.worth, URGENT_STEP * top * contender.size)
+        ranks = max((bid.shape.ranks for bid in contender.bids), default=1)
+        contender.worth = max(contender.worth, URGENT_STEP * max(device * contender.size, gang * ranks))
 
 
 def need_of(contender: Contender) -> Amount:

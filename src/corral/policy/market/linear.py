@@ -14,14 +14,14 @@ NODES_MAX = 200
 """Branch-and-bound nodes of a contest: with these few binaries a proof or nearly so."""
 
 
-class _Quiet(highspy.Highs):
+class Quiet(highspy.Highs):
     """Highs without its callbacks: enabling them writes a banner to standard output, whatever the options say."""
 
     def __init__(self) -> None:
         super(highspy.Highs, self).__init__()
 
 
-def _solver() -> _Quiet:
+def _solver() -> Quiet:
     options = highspy.HighsOptions()
     options.output_flag = False
     options.threads = 1
@@ -30,7 +30,7 @@ def _solver() -> _Quiet:
     options.simplex_iteration_limit = SIMPLEX_ITERATIONS_MAX
     options.mip_max_nodes = NODES_MAX
     options.mip_rel_gap = 1e-5
-    solver = _Quiet()
+    solver = Quiet()
     solver.passOptions(options)
     return solver
 
