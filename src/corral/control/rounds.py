@@ -84,7 +84,8 @@ class Rounds:
     def _contended(self) -> bool:
         """Return whether anything waits, or anything that runs might run better otherwise."""
         book = self._book
-        return book.waiting.count() > 0 or any(len(h.bids) > 1 for h in book.board.holdings.values())
+        promised = sum(award.key in book.waiting.index for award in self._cycle.awards.all())
+        return book.waiting.count() > promised or any(len(h.bids) > 1 for h in book.board.holdings.values())
 
     def _changed(self, now: float) -> bool:
         """Return whether anything is otherwise than at the last round: the pool, what waits, or whose tenure ended."""

@@ -16,6 +16,7 @@ from corral.model.offer import Bid, Outlook, Proposal
 from corral.model.resources import DeviceShare, Placement
 from corral.model.tenant import Quota, Tenant
 from corral.policy.config import SchedulingConfig
+from corral.policy.market.solve import RoundSolver
 from tests.unit.control.solvers import just
 from tests.unit.control.world import World
 
@@ -96,6 +97,23 @@ def test_a_guarantee_is_reclaimed_after_tenure_and_the_devices_go_to_who_was_pro
     world.submit(asked("b"))
     world.advance(3 * TENURE_S)
     assert len(stopping(world)) == 2
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_production_solver_reclaims_a_guarantee_whatever_the_size_of_who_holds_it(nodes: int) -> None:
+    world = house(floor=nodes, n1=8, n2=8)
+    world.solver = RoundSolver(QUICK.scheduling)
+    world.submit(asked(gpus=8), asked(gpus=8))
+    world.advance(TENURE_S - 2.0)
+    (number,) = world.submit(asked("b", nodes=nodes))
+    world.advance(1.0)
+    assert not stopping(world)
+    world.advance(12.0)
+    assert len(stopping(world)) == 1
+    obey_stops(world)
+    assert world.job(number).state is JobState.RUNNING
+    world.advance(30.0)
+    assert len(stopping(world)) == 1
 
 
 def test_a_higher_priority_of_the_same_tenant_gets_room_early() -> None:

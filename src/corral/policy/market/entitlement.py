@@ -13,6 +13,7 @@ from corral.model.ids import TenantId
 from corral.model.offer import Holding, Standing
 from corral.model.resources import Amount
 from corral.model.tenant import Quota, Tenant
+from corral.policy.config import SchedulingConfig
 from corral.policy.fairness import due_shares
 from corral.policy.market.contenders import Contender
 
@@ -26,7 +27,11 @@ a guarantee of one device is good even where all others hold eight at a time."""
 
 
 def assign_worth(
-    contenders: Iterable[Contender], fixed: Iterable[Holding], standings: Mapping[TenantId, Standing], capacity: Amount
+    contenders: Iterable[Contender],
+    fixed: Iterable[Holding],
+    standings: Mapping[TenantId, Standing],
+    capacity: Amount,
+    config: SchedulingConfig,
 ) -> None:
     """Set ``worth`` and ``urgent`` of all contenders."""
     tenants: dict[TenantId, list[Contender]] = {}
@@ -52,7 +57,7 @@ def assign_worth(
             _scale(mine, due.get(tenant, 0.0), before.dominant_share(capacity))
         if tenant in standings:
             _mark_guaranteed(mine, standings[tenant].tenant, before)
-    _lift_urgent(tenants)
+    _lift_urgent(tenants, config)
 
 
 def _plain(name: TenantId, mine: list[Contender], standings: Mapping[TenantId, Standing], *, others: bool) -> bool:
@@ -135,13 +140,14 @@ def _mark_guaranteed(mine: list[Contender], tenant: Tenant, before: Amount) -> N
         contender.urgent = True
 
 
-def _lift_urgent(tenants: Mapping[TenantId, list[Contender]]) -> None:
+def _lift_urgent(tenants: Mapping[TenantId, list[Contender]], config: SchedulingConfig) -> None:
     urgent = [c for mine in tenants.values() for c in mine if c.urgent]
     if not urgent:
         return
     others = [c for mine in tenants.values() for c in mine if not c.urgent]
     device = max((c.worth / c.size for c in others), default=0.0)
-    gang = max((c.worth for c in others), default=0.0)
+    # Nor may unsaved work keep what was lent: who borrows it has had its tenure to save.
+    gang = max((c.worth + (c.lost_value(config) if c.holding is not None else 0.0) for c in others), default=0.0)
     for contender in urgent:
         ranks = max((bid.shape.ranks for bid in contender.bids), default=1)
         contender.worth = max(contender.worth, URGENT_STEP * max(device * contender.size, gang * ranks))

@@ -29,7 +29,7 @@ class RoundSolver:
         config = self._config
         field = self._gatherer.gather(market)
         contenders = field.contenders
-        assign_worth(contenders, field.fixed, market.standings, market.snapshot.capacity)
+        assign_worth(contenders, field.fixed, market.standings, market.snapshot.capacity, config)
         ground = Ground(market.snapshot, contenders, market.reservations)
         limits = Limits(contenders, market.standings, market.queues, ground.kept)
         columns = columns_of(contenders, limits.groups, ground, config)
