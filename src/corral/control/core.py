@@ -68,6 +68,7 @@ class ControlCore:
             case Heartbeat():
                 self.liveness.heartbeat(now, item)
                 self.proposals.observe(now, item.node, item.usage)
+                self.book.observed.hear_progress(item.usage, self.book.state.jobs)
             case TaskReported():
                 self.liveness.report(now, item)
             case Submit():

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
+
 import msgspec
 
 from corral.model.ids import DeviceId, GangKey, JobId, NodeId
+from corral.model.job import Job
+from corral.model.messages import Usage
 from corral.model.resources import DeviceState
 
 IDLE_PERCENT = 5.0
@@ -49,11 +53,12 @@ class IdleCount(msgspec.Struct):
 
 
 class Observed:
-    """All observations of this controller."""
+    """All observations of this controller. ``steps`` is what gangs reported: (step, total or ``None``)."""
 
     def __init__(self) -> None:
         self.contacts: dict[NodeId, Contact] = {}
         self.idle: dict[JobId, IdleCount] = {}
+        self.steps: dict[JobId, dict[int, tuple[float, float | None]]] = {}
 
     def contact(self, node: NodeId) -> Contact:
         """Return the contact with a node, made when missing."""
@@ -73,11 +78,37 @@ class Observed:
             count.samples += 1
             count.idle += state.utilisation_percent < IDLE_PERCENT
 
+    def hear_progress(self, usage: Iterable[Usage], live: Container[JobId]) -> None:
+        """Take in how far tasks are; the first rank speaks for its gang, and jobs that are not ``live`` are over."""
+        for sample in usage:
+            job, gang, rank = sample.task.job, sample.task.gang, sample.task.rank
+            if sample.progress is not None and rank == 0 and job in live:
+                self.steps.setdefault(job, {})[gang] = (sample.progress, sample.progress_total)
+
+    def done_share(self, job: Job) -> float | None:
+        """Return how much of a live job is done, 0..1 over all its gangs; ``None`` when no task has ever told."""
+        steps = self.steps.get(job.id)
+        if not steps:
+            return None
+        declared = job.spec.work.total if job.spec.work is not None else None
+        done = 0.0
+        for index, gang in job.gangs.items():
+            if gang.state.ended:
+                done += 1.0
+            elif index in steps:
+                step, total = steps[index]
+                whole = declared if total is None else total
+                if whole is None:
+                    return None
+                done += min(1.0, step / whole)
+        return done / len(job.gangs)
+
     def forget_node(self, node: NodeId) -> None:
         """Drop what is known of a removed node."""
         self.contacts.pop(node, None)
 
     def forget_job(self, job: JobId) -> float | None:
         """Drop what is known of an ended job; return its idle share."""
+        self.steps.pop(job, None)
         count = self.idle.pop(job, None)
         return count.share if count else None

@@ -167,6 +167,10 @@ class ControllerPool:
         count = self._shell.core.book.observed.idle.get(job.id)
         return count.share if count is not None else None
 
+    def progress(self, job: Job) -> float | None:
+        """Return how much of a live job is done, 0..1, as far as its tasks report; ``None`` when that is not known."""
+        return self._shell.core.book.observed.done_share(job)
+
     async def history(self, who: Principal, ref: str) -> list[JournalEntry]:
         """Return the journaled facts of a job, oldest first."""
         found = await self._access.find(who, ref)

@@ -227,7 +227,7 @@ class JobSummary(msgspec.Struct, frozen=True):
 
     ``elements`` is the number of gangs, ``counts`` how many are in each state (empty for a finished job read from its
     row). ``exit_code`` is that of the exit that decided, 128 + n when signal n ended it; ``None`` while the job runs
-    and when no process ran to an end.
+    and when no process ran to an end. ``progress`` (0..1) is what tasks of an unfinished job report.
     """
 
     id: JobId
@@ -254,6 +254,7 @@ class JobSummary(msgspec.Struct, frozen=True):
     exit_code: int | None = None
     exit_cause: str | None = None
     message: str = ""
+    progress: float | None = None
 
 
 class JobRows(msgspec.Struct, frozen=True):

@@ -74,6 +74,9 @@ class Pool(Protocol):
     async def receipt(self, who: Principal, ref: str) -> Receipt:
         """Return what a job cost so far or in all."""
 
+    def progress(self, job: Job) -> float | None:
+        """Return how much of a live job is done, 0..1, as far as its tasks report; ``None`` when that is not known."""
+
     async def history(self, who: Principal, ref: str) -> list[JournalEntry]:
         """Return the journaled facts of a job, oldest first."""
 

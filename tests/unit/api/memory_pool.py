@@ -73,6 +73,7 @@ class MemoryPool:
             BOB: Principal(TenantId("bob"), Role.USER, "t2"),
         }
         self.all: dict[str, Job] = {}
+        self.done: dict[str, float] = {}
         self.planned: list[PlanAsk] = []
         self.keys: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {}
         self.facts: list[tuple[JournalEntry, str | None]] = []
@@ -215,6 +216,9 @@ class MemoryPool:
             exit_code=job.exit_code,
             nodes=(NodeId("n0"),),
         )
+
+    def progress(self, job: Job) -> float | None:
+        return self.done.get(job.id)
 
     async def history(self, who: Principal, ref: str) -> list[JournalEntry]:
         id_ = self._find(who, ref).id

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from corral.cli.render.jobs import TOLD_MAX, jobs, state_words
 from corral.cli.render.layout import as_text
 from corral.model.ids import JobId, TenantId
@@ -18,6 +20,14 @@ def test_a_long_reason_is_cut_unless_all_of_it_is_wanted() -> None:
     assert "failed: the reason the reason" in cut
     assert "…" in cut
     assert FAILED.message.strip() in as_text(jobs(rows, now=10.0, told_max=None), width=10_000)
+
+
+def test_what_is_done_of_a_job_is_told_while_it_is_not_over() -> None:
+    running = JobSummary(JobId("8"), "x", TenantId("ml"), "default", JobState.RUNNING, 0.0, progress=0.4299)
+    assert state_words(running, "") == "running 42 %"
+    waiting = replace(running, state=JobState.PENDING)
+    assert state_words(waiting, "no devices") == "pending 42 %: no devices"
+    assert state_words(replace(running, state=JobState.SUCCEEDED), "") == "succeeded"
 
 
 def test_a_reason_that_just_fits_stays_whole() -> None:

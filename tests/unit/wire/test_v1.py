@@ -180,6 +180,18 @@ def test_a_row_of_a_job_that_runs_names_its_nodes_and_no_code() -> None:
     assert (row.nodes, row.exit_code, row.exit_cause) == (["n0"], None, None)
 
 
+def test_a_row_of_an_elastic_job_shows_the_size_that_it_got_and_how_far_it_is() -> None:
+    small = resources.GangShape(1, resources.Demand(4_000, "H100", 4_000, 1_024))
+    spec = msgspec.structs.replace(SPEC, shapes=(SHAPE, small))
+    task = job.Task(0, job.TaskState.RUNNING, PLACED)
+    gang = job.Gang(0, (task,), job.JobState.RUNNING, bid=offer.Bid(small))
+    waiting = msgspec.structs.replace(JOB, spec=spec, state=job.JobState.PENDING, gangs={0: job.Gang(0, ())})
+    row = jobs.JobSummary.of(waiting)
+    assert (row.num_nodes, row.gpu_milli, row.progress) == (2, 1_500, None)
+    row = jobs.JobSummary.of(msgspec.structs.replace(waiting, gangs={0: gang}), 0.25)
+    assert (row.num_nodes, row.gpu_milli, row.progress) == (1, 4_000, 0.25)
+
+
 def test_a_row_of_a_finished_job_without_its_gangs_has_its_code_and_cause() -> None:
     row = jobs.JobSummary.of(msgspec.structs.replace(JOB, gangs={}, exit_code=143, exit_cause=job.Cause.MAX_DURATION))
     assert (row.exit_code, row.exit_cause, row.counts, row.elements) == (143, "max-duration", {}, 1)

@@ -63,7 +63,9 @@ async def list_jobs(asked: AskedNow, query: Annotated[JobsQuery, Query()]) -> Re
     )
     page = await asked.pool.jobs(asked.who, wanted, live=query.live, finished=query.finished)
     rows = JobRows.model_construct(
-        jobs=[JobSummary.of(job) for job in page.jobs], next_before=page.next_before, total_live=page.total_live
+        jobs=[JobSummary.of(job, asked.pool.progress(job)) for job in page.jobs],
+        next_before=page.next_before,
+        total_live=page.total_live,
     )
     return answer(rows)
 
@@ -77,7 +79,8 @@ async def read_job(ref: str, asked: AskedNow, query: Annotated[JobQuery, Query()
 @router.get("/jobs/{ref}/summary", response_model=JobSummary, responses=failing(404))
 async def read_summary(ref: str, asked: AskedNow) -> Response:
     """Read a job as one row."""
-    return answer(JobSummary.of(await asked.pool.job(asked.who, ref)))
+    job = await asked.pool.job(asked.who, ref)
+    return answer(JobSummary.of(job, asked.pool.progress(job)))
 
 
 @router.delete("/jobs/{ref}", response_model=JobSummary, responses=failing(404, 409))

@@ -76,6 +76,8 @@ def state_words(job: JobSummary, reason: str, told_max: int | None = None) -> st
         word = ", ".join(parts) if not job.state.ended or len(parts) > 1 else word
     elif job.is_array:
         word = f"{word} ({job.elements} elements)"
+    if job.progress is not None and not job.state.ended:
+        word += f" {int(100 * job.progress)} %"
     told = reason or (job.message if not job.state.ended else _why_ended(job))
     if told_max is not None and len(told) > told_max:
         told = told[: told_max - 1].rstrip() + "…"

@@ -7,7 +7,7 @@ from collections import Counter
 from pydantic import Field
 
 from corral.model import job as model
-from corral.model import offer
+from corral.model import offer, resources
 from corral.wire.v1.base import Answer
 from corral.wire.v1.resources import GangShape, Placement
 
@@ -181,12 +181,14 @@ class JobSummary(Answer):
     exit_code: int | None = Field(description="of the exit that decided, 128 + n for signal n")
     exit_cause: str | None
     message: str
+    progress: float | None = Field(description="0..1, as reported by the tasks of an unfinished job; null: not known")
 
     @classmethod
-    def of(cls, source: model.Job) -> JobSummary:
+    def of(cls, source: model.Job, progress: float | None = None) -> JobSummary:
         """Return the row of a job. Built unchecked: the values come from checked types, and lists are long."""
         spec, gangs = source.spec, source.gangs.values()
-        demand = spec.shape.demand
+        shape = _size(source)
+        demand = shape.demand
         return cls.model_construct(
             id=source.id,
             name=spec.name,
@@ -201,7 +203,7 @@ class JobSummary(Answer):
             is_array=spec.is_array,
             elements=len(spec.indices),
             counts=dict(Counter(gang.state.value for gang in gangs)),
-            num_nodes=spec.shape.ranks,
+            num_nodes=shape.ranks,
             gpu_milli=demand.gpu_milli,
             gpu_model=demand.gpu_model,
             cpus_milli=demand.cpus_milli,
@@ -212,7 +214,17 @@ class JobSummary(Answer):
             exit_code=source.exit_code,
             exit_cause=source.exit_cause.value if source.exit_cause is not None else None,
             message=source.message,
+            progress=progress,
         )
+
+
+def _size(job: model.Job) -> resources.GangShape:
+    """Return the size in which a job runs, or the one that it hopes for."""
+    if job.spec.shapes:
+        for gang in job.gangs.values():
+            if gang.bid is not None and gang.live:
+                return gang.bid.shape
+    return job.spec.shape
 
 
 class JobRows(Answer):
