@@ -127,7 +127,7 @@ class Rounds:
         snapshot = replace(snapshot, holdings=tuple(self._saved(h, now) for h in book.board.holdings.values()))
         return Market(
             snapshot=snapshot,
-            pending=tuple(c for c in book.waiting.index if c.key not in self._cycle.awards),
+            pending=self._pending(),
             standings=book.standings.of_tenants(book.state, book.board.capacity, now),
             queues=book.standings.of_queues(book.state),
             reservations=tuple(self._reserved(now)),
@@ -135,6 +135,11 @@ class Rounds:
             history=book.experience.history(),
             trust=book.experience.trust(),
         )
+
+    def _pending(self) -> tuple[Candidate, ...]:
+        """Return who waits without an award: thousands, as a rule, beside hardly any awards."""
+        index, awards = self._book.waiting.index, self._cycle.awards
+        return tuple(c for c in index if c.key not in awards) if awards else tuple(index)
 
     def _reserved(self, now: float) -> Iterator[Reservation]:
         """Yield what a round may not give away.
