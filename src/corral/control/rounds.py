@@ -23,12 +23,15 @@ from corral.control.liveness import Liveness
 from corral.model.ids import GangKey, TenantId
 from corral.model.job import StopReason
 from corral.model.market import Loss, Market, RoundPlan
-from corral.model.offer import Holding, Reservation, Snapshot
+from corral.model.offer import Candidate, Holding, Reservation, Snapshot
 from corral.policy.arbitration import gang_amount
 from corral.policy.fairness import below_guarantee
 from corral.policy.verification import Ruling, verify_plan
 
 Mark = tuple[int, int]
+
+LOOK_S = 1.0
+"""How often a broken guarantee or priority is looked for: that costs a look at every gang."""
 
 RANKED_AT_ONCE = 1_000
 """Gangs whose urgency is set in one go: about 10 ms, so that no heartbeat waits for the 100,000 of a full pool."""
@@ -44,6 +47,8 @@ class Rounds:
         self._under_way: int | None = None
         self._last_at: float | None = None
         self._mark: Mark = (-1, -1)
+        self._ripens_at = math.inf
+        self._looked_at = -math.inf
         self._unranked: Iterator[tuple[GangKey, Loss]] = iter(())
         self.plan = RoundPlan(0)
         self.planned_at = 0.0
@@ -62,6 +67,8 @@ class Rounds:
             self._under_way = market.snapshot.version
             self._last_at = now
             self._mark = self._now_at()
+            ends = (h.tenure_until for h in market.snapshot.holdings if h.tenure_until > now)
+            self._ripens_at = min(ends, default=math.inf)
             self._book.solve(market)
 
     # ---- when ------------------------------------------------------------------------------------------------------
@@ -69,14 +76,17 @@ class Rounds:
     def due(self, now: float) -> bool:
         """Return whether a round should begin now."""
         config = self._book.config.scheduling
-        if self._under_way is not None or self._cycle.paused or not self._contended():
+        if self._under_way is not None or self._cycle.paused:
             return False
         if self._last_at is None:
-            return True
+            return self._contended()
         age = now - self._last_at
         if age >= config.round_s:
-            return self._changed(now) or age >= config.round_s * config.round_rest
-        return age >= min(config.round_early_s, config.round_s) and self._changed(now) and self._violated(now)
+            return (self._changed(now) or age >= config.round_s * config.round_rest) and self._contended()
+        if age < config.round_early_s or now - self._looked_at < LOOK_S or not self._changed(now):
+            return False
+        self._looked_at = now
+        return self._violated(now)
 
     def _now_at(self) -> Mark:
         return self._book.board.version, self._book.waiting.version
@@ -89,10 +99,7 @@ class Rounds:
 
     def _changed(self, now: float) -> bool:
         """Return whether anything is otherwise than at the last round: the pool, what waits, or whose tenure ended."""
-        if self._mark != self._now_at():
-            return True
-        last = self._last_at if self._last_at is not None else now
-        return any(last < h.tenure_until <= now for h in self._book.board.holdings.values())
+        return self._mark != self._now_at() or now >= self._ripens_at
 
     def _violated(self, now: float) -> bool:
         """Return whether a guarantee or a priority is broken that others could make good: their tenure is over."""
