@@ -34,7 +34,7 @@ def may_start(job: Job, gang: Gang) -> bool:
 
 
 class Waiting:
-    """The index of candidates that arbitration works on. ``version`` rises with every change."""
+    """The index of candidates that arbitration works on. ``version`` rises with every change of bids and outlooks."""
 
     def __init__(self) -> None:
         self.index = PendingIndex()
@@ -75,6 +75,7 @@ class Waiting:
         known = self.proposals.get(job)
         if known is not None:
             self.proposals[job] = replace(known, outlooks={**known.outlooks, **outlooks})
+            self.version += 1
 
     def propose(self, job: Job, proposal: Proposal) -> None:
         """Take a job's bids: they stand for all its gangs until replaced. Without a bid none is a candidate.
@@ -87,6 +88,7 @@ class Waiting:
             proposal = replace(proposal, outlooks={**old.outlooks, **proposal.outlooks})
         self.proposals[job.id] = proposal
         same = old is not None and old.bids == proposal.bids and old.outlooks == proposal.outlooks
+        self.version += not same
         indexed = self._indexed.get(job.id, set())
         for gang in job.gangs.values():
             if same and gang.index in indexed:
