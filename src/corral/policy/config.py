@@ -102,8 +102,19 @@ class SchedulingConfig(msgspec.Struct, frozen=True):
 
     ``tenure_s`` and ``tenure_restarts``: no preemption before max(10 min, 10 x restart cost) (design: tenure).
 
-    ``round_s``: the time between global rounds. ``fairness`` is the dial that trades average completion time against
-    the worst finish-time ratio: the exponent of the projected ratio. ``remaining_exponent`` is that of remaining work.
+    ``round_s``: the time between global rounds.
+
+    ``fairness`` is the dial that trades average completion time against the finish-time ratio: the exponent of the
+    projected ratio. At its default a gang that has waited for a thousand times its service is worth 1.15 times as much
+    as one that came now; at 0.5 it is worth 32 times as much, and the order comes near to that of arrival.
+
+    ``remaining_exponent``: that of size over remaining time. Any above 0 serves the least remaining service first
+    where devices are alike; 0.5 damps what a short gang can pay for fast ones (see ``valuation``).
+
+    ``prior_gangs``: so many gangs' worth of evidence has the scale-free prior of service times, which runs from
+    ``prior_shortest_s`` to ``prior_longest_s``. Thirty: the number from which a sample counts as large. The ends are
+    the shortest run that a preemption costs as much as, and two months, the longest that pools commonly allow.
+    ``pool_gangs``: the evidence that a class takes from all others, so that its own hundred outweighs them.
 
     ``round_early_s``: so soon after the last round the next one may come where a tenant below its guarantee or a gang
     of higher priority in its tenant waits for what others hold. ``round_rest``: after so many intervals a round comes
@@ -126,8 +137,8 @@ class SchedulingConfig(msgspec.Struct, frozen=True):
     round_s: float = 60.0
     round_early_s: float = 5.0
     round_rest: int = 10
-    fairness: float = 0.5
-    remaining_exponent: float = 1.0
+    fairness: float = 0.02
+    remaining_exponent: float = 0.5
     prior_gangs: float = 30.0
     prior_shortest_s: float = 30.0
     prior_longest_s: float = 60 * 86_400.0

@@ -1,7 +1,15 @@
 """What a gang's run is worth in a global round.
 
-w = credit x max(1, projected finish-time ratio)^a / remaining^b, where the finish-time ratio is JCT over the time alone
-on max(its own size, a 1/n share). The value of a bid is w x sqrt(its throughput / the best bid's).
+w = credit x max(1, projected finish-time ratio)^a x (size / remaining)^b, where the finish-time ratio is JCT over the
+time alone on max(its own size, a 1/n share). Only the jobs that are elastic run faster on a larger share; a rigid one
+is alone on its own size, so the ratio is its time in the pool over its service.
+
+With b > 0 the worth per device falls with the remaining service (devices x time), so that a round without restart
+costs serves the least remaining service first: the rule of Smith (Nav. Res. Logist. Q. 3, 1956) for gangs. b = 1/2
+keeps that order and damps the scale: where devices differ in speed, a gang that is done ten times sooner takes the
+faster ones from three others, not from ten.
+
+The value of a bid is w x sqrt(its throughput / the best bid's).
 """
 
 from __future__ import annotations
@@ -17,9 +25,12 @@ def finish_time_ratio(waited_s: float, attained_s: float, remaining_s: float) ->
     return max(1.0, (waited_s + attained_s + remaining_s) / alone)
 
 
-def weight(remaining_s: float, ratio: float, config: SchedulingConfig) -> float:
-    """Return the worth of running a gang now, before its tenant's credit."""
-    return math.pow(ratio, config.fairness) / math.pow(max(1.0, remaining_s), config.remaining_exponent)
+def weight(remaining_s: float, size: float, ratio: float, config: SchedulingConfig) -> float:
+    """Return the worth of running a gang now, before its tenant's credit.
+
+    ``size`` is what it takes of the pool, in devices or as a share: any unit, but the same for all that are compared.
+    """
+    return math.pow(ratio, config.fairness) * math.pow(size / max(1.0, remaining_s), config.remaining_exponent)
 
 
 def bid_value(worth: float, throughput: float, best: float) -> float:

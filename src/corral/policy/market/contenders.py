@@ -154,7 +154,8 @@ class Gatherer:
         # The first bid's time at the best bid's rate, so that all weights speak of the same thing.
         remaining *= contender.rates[0] / contender.best
         waited = max(0.0, now - (candidate.submitted_at or candidate.queued_at) - attained)
-        contender.raw = weight(remaining, finish_time_ratio(waited, attained, remaining), self._config)
+        ratio = finish_time_ratio(waited, attained, remaining)
+        contender.raw = weight(remaining, contender.size, ratio, self._config)
 
     def _running(self, holding: Holding, market: Market, expect: _Expectations) -> Contender:
         now = market.snapshot.at
@@ -173,7 +174,8 @@ class Gatherer:
             remaining = max(1.0, remaining - max(0.0, now - holding.known_at))
         remaining *= contender.kept_rate / contender.best
         waited = max(0.0, now - (holding.submitted_at or holding.started_at) - attained)
-        contender.raw = weight(remaining, finish_time_ratio(waited, attained, remaining), self._config)
+        ratio = finish_time_ratio(waited, attained, remaining)
+        contender.raw = weight(remaining, contender.size, ratio, self._config)
         unsaved = ran if holding.saved_at is None else max(0.0, now - max(holding.saved_at, holding.started_at))
         contender.lost_s = won.restart_cost_s + unsaved
         return contender

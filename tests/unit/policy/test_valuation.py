@@ -1,0 +1,64 @@
+"""The worth of gangs, with values worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from corral.policy.config import SchedulingConfig
+from corral.policy.valuation import bid_value, finish_time_ratio, weight
+
+BLAND = replace(SchedulingConfig(), fairness=0.0, remaining_exponent=0.5)
+sizes = st.integers(1, 512).map(float)
+times = st.floats(1.0, 1e7)
+
+
+def test_the_ratio_is_time_in_the_pool_over_service() -> None:
+    # Waited 300 s, ran 100 s, 100 s to go: 500 s in all for 200 s of service.
+    assert finish_time_ratio(300.0, 100.0, 100.0) == pytest.approx(2.5)
+
+
+def test_a_gang_that_never_waited_has_ratio_one() -> None:
+    assert finish_time_ratio(0.0, 50.0, 50.0) == 1.0
+    assert finish_time_ratio(0.0, 0.0, 0.0) == 1.0
+
+
+def test_worth_by_hand() -> None:
+    # (4 / 100)^1/2 = 0.2; a ratio of 16 with a = 1/4 doubles it.
+    assert weight(100.0, 4.0, 1.0, BLAND) == pytest.approx(0.2)
+    assert weight(100.0, 4.0, 16.0, replace(BLAND, fairness=0.25)) == pytest.approx(0.4)
+
+
+@given(times, sizes, times, sizes)
+def test_worth_per_device_orders_by_remaining_service(one_s: float, one: float, other_s: float, other: float) -> None:
+    if math.isclose(one_s * one, other_s * other, rel_tol=1e-9):
+        return
+    first = weight(one_s, one, 1.0, BLAND) / one
+    second = weight(other_s, other, 1.0, BLAND) / other
+    assert (first > second) == (one_s * one < other_s * other)
+
+
+@given(times, sizes, st.floats(1.0, 1e4), st.floats(1.0, 1e4))
+def test_with_the_dial_at_zero_waiting_is_worth_nothing(remaining_s: float, size: float, a: float, b: float) -> None:
+    assert weight(remaining_s, size, a, BLAND) == weight(remaining_s, size, b, BLAND)
+
+
+@given(times, sizes, st.floats(1.0, 1e4), st.floats(1.1, 10.0), st.floats(0.01, 2.0))
+def test_the_dial_makes_waiting_worth_more(
+    remaining_s: float, size: float, ratio: float, more: float, dial: float
+) -> None:
+    config = replace(BLAND, fairness=dial)
+    assert weight(remaining_s, size, ratio * more, config) > weight(remaining_s, size, ratio, config)
+
+
+def test_a_bid_at_a_quarter_of_the_best_rate_is_worth_half() -> None:
+    assert bid_value(8.0, 25.0, 100.0) == pytest.approx(4.0)
+    assert bid_value(8.0, 100.0, 100.0) == 8.0
+
+
+def test_no_bid_is_worth_more_than_the_gang() -> None:
+    assert bid_value(8.0, 200.0, 100.0) == 8.0
