@@ -62,9 +62,10 @@ def test_a_training_that_is_preempted_twice_ends_with_exactly_the_same_result(qu
 
 
 def test_who_is_preempted_without_saving_itself_begins_anew(quick: LivePool) -> None:
+    quick.client.set_tenant(Tenant(TenantId("urgent"), guaranteed=Quota(gpu_milli=4_000)))
     victim = quick.submit(["sh", "-c", "echo began; exec sleep 600"], gpus=4, restart_cost=0)
     quick.said(victim, b"began")
-    assert quick.result(quick.submit(["true"], gpus=2, tenant="urgent")).exit_code == 0
+    assert quick.result(quick.submit(["true"], gpus=4, tenant="urgent")).exit_code == 0
     quick.started(victim, incarnation=2)
     victim.cancel()
     assert quick.result(victim).exit_code is not None
