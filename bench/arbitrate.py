@@ -8,8 +8,9 @@ has in use, the market included. ``exact_gap`` (where it is measured) takes in p
 the same constraints by HiGHS.
 
 ``gang512_s``: CPU seconds of the round that seats a gang of 512 workers of eight devices each, the guarantee of its
-tenant, on a loaded pool of 20,000. ``unschedulable_s``: CPU seconds until a gang that can never run has its cause, at submission and from a round,
-on 100,000 devices. ``admissions_per_s``: jobs admitted through HTTP and journaled while 10,000 wait, by eight clients.
+tenant, on a loaded pool of 20,000. ``unschedulable_s``: CPU seconds until a gang that can never run has its cause, at
+submission and from a round, on 100,000 devices. ``admissions_per_s``: jobs admitted through HTTP and journaled while
+10,000 wait, by eight clients; ``admission_cpu_ms``: what one of them costs the daemon.
 
 ``--only rounds|gang512|unschedulable|admissions`` measures a part; ``--gpus N`` only rounds of that size.
 """

@@ -10,8 +10,6 @@ import numpy as np
 from corral.policy.market.ground import Floats, Ints
 
 SIMPLEX_ITERATIONS_MAX = 20_000
-NODES_MAX = 200
-"""Branch-and-bound nodes of a contest: with these few binaries a proof or nearly so."""
 
 
 class Quiet(highspy.Highs):
@@ -21,14 +19,14 @@ class Quiet(highspy.Highs):
         super(highspy.Highs, self).__init__()
 
 
-def _solver() -> Quiet:
+def _solver(nodes: int = 1) -> Quiet:
     options = highspy.HighsOptions()
     options.output_flag = False
     options.threads = 1
     options.parallel = "off"
     options.random_seed = 0
     options.simplex_iteration_limit = SIMPLEX_ITERATIONS_MAX
-    options.mip_max_nodes = NODES_MAX
+    options.mip_max_nodes = nodes
     options.mip_rel_gap = 1e-5
     solver = Quiet()
     solver.passOptions(options)
@@ -72,10 +70,11 @@ def _fill(lp: highspy.HighsLp, matrix: Floats) -> None:
     lp.a_matrix_.value_ = matrix[rows, columns]
 
 
-def best_choice(value: Floats, owner: Ints, use: Floats, caps: Floats) -> tuple[Ints, float] | None:
+def best_choice(value: Floats, owner: Ints, use: Floats, caps: Floats, nodes: int) -> tuple[Ints, float] | None:
     """Choose at most one way per owner so that the use stays within ``caps``; return the ways and the bound.
 
-    ``value`` by way, ``owner`` by way (0..n-1, sorted), ``use`` by way and row. ``None`` when HiGHS found nothing.
+    ``value`` by way, ``owner`` by way (0..n-1, sorted), ``use`` by way and row; at most ``nodes`` nodes are searched.
+    ``None`` when HiGHS found nothing.
     """
     ways, owners = len(value), int(owner[-1]) + 1
     top = float(value.max())
@@ -90,7 +89,7 @@ def best_choice(value: Floats, owner: Ints, use: Floats, caps: Floats) -> tuple[
     matrix[owner, np.arange(ways)] = 1.0
     matrix[owners:] = use.T
     _fill(lp, matrix)
-    solver = _solver()
+    solver = _solver(nodes)
     solver.passModel(lp)
     solver.run()
     info = solver.getInfo()

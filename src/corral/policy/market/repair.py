@@ -8,14 +8,20 @@ from corral.policy.market.auction import Dual, Verdict
 from corral.policy.market.ground import Floats, Ints
 from corral.policy.market.linear import best_choice
 
-CONTESTED_MAX = 60
+CONTESTED_MAX = 40
 """Contenders that go to the exact solver: the few whose answer prices leave open."""
 
-CONTESTED_WAYS = 6
+CONTESTED_WAYS = 4
 """Ways of each that go there: the best at the prices."""
 
 EVERYBODY_WAYS_MAX = 400
 """Ways of all contenders together up to which all of them go there: then its bound is one on every choice."""
+
+NODES_FEW_MAX = 50
+"""Branch-and-bound nodes for the few: their gain is small, so most of it comes with the first nodes."""
+
+NODES_ALL_MAX = 200
+"""Nodes when all take part: usually a proof."""
 
 SETTLED = 2e-4
 """The relative gap at which nothing is left to contest."""
@@ -141,7 +147,8 @@ def _contest(dual: Dual, verdict: Verdict, choice: Ints) -> tuple[Ints, float | 
         ways.append(mine)
         owner.append(np.full(len(mine), index))
     flat, of = np.concatenate(ways), np.concatenate(owner)
-    found = best_choice(dual.value[flat], of, dual.coefs[dual.form[flat]], np.maximum(left, 0.0))
+    nodes = NODES_ALL_MAX if everybody else NODES_FEW_MAX
+    found = best_choice(dual.value[flat], of, dual.coefs[dual.form[flat]], np.maximum(left, 0.0), nodes)
     if found is None:
         return choice, None
     chosen = flat[found[0]]

@@ -147,8 +147,10 @@ def _run(
 def _runs(bid: Bid, placements: tuple) -> bool:
     demand = bid.shape.demand
     first = placements[0]
-    return bid.shape.ranks == len(placements) and demand.gpu_milli == first.gpu_milli and (
-        demand.cpus_milli == first.cpus_milli
+    return (
+        bid.shape.ranks == len(placements)
+        and demand.gpu_milli == first.gpu_milli
+        and (demand.cpus_milli == first.cpus_milli)
     )
 
 
