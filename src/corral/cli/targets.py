@@ -50,6 +50,15 @@ JobRef = Annotated[
         show_default=False,
     ),
 ]
+OptionalJobRef = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[JOB]",
+        help="Number (12), array element (12.3) or name of a job.",
+        autocompletion=_completion(_jobs),
+        show_default=False,
+    ),
+]
 live_jobs = _completion(_live_jobs)
 NodeName = Annotated[
     str,

@@ -46,10 +46,12 @@ class Teller:
         self._models = models_of(nodes)
         self._level = level
         self._restart_cost_s = restart_cost_s
+        self._asked = 0
         self._largest: dict[str | None, int] = {}
 
     def ask(self, job: TraceJob) -> JobAsk:
         """Return the submission of a job."""
+        self._asked += 1
         ranks, per_rank = self._shape(job, job.devices[0])
         node_counts: tuple[int, ...] = ()
         gpu_counts: tuple[int, ...] = ()
@@ -59,7 +61,8 @@ class Teller:
             ranks, per_rank = job.devices[0], 1
             node_counts = job.devices
         return JobAsk(
-            name=job.name,
+            # Names of traces may be anything; one of its own keeps a job from sharing the family of another.
+            name=f"trace-{self._asked}",
             tenant=job.tenant,
             argv=("train",),
             gpu_milli=job.milli if job.milli is not None else per_rank * MILLI,

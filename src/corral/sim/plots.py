@@ -110,3 +110,29 @@ def averages(moments: Sequence[Any], value: Callable[[Any], float]) -> tuple[lis
             at = until
     middles = [(begin + (i + 0.5) * width) / HOUR_S for i in range(BINS)]
     return middles, [area / width for area in areas]
+
+
+def frontier(path: Path, title: str, points: Sequence[dict[str, Any]]) -> Path:
+    """Draw average completion time against the worst finish-time ratio over the dial; return the path.
+
+    Points have ``policy``, ``fairness``, ``avg_jct_h`` and ``worst_ftr``.
+    """
+    require()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE_IN, dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for policy in dict.fromkeys(point["policy"] for point in points):
+        own = [point for point in points if point["policy"] == policy]
+        axes.plot([p["avg_jct_h"] for p in own], [p["worst_ftr"] for p in own], marker="o", label=policy)
+        for point in own:
+            if point["fairness"] is not None:
+                at = (point["avg_jct_h"], point["worst_ftr"])
+                axes.annotate(f"{point['fairness']:g}", at, textcoords="offset points", xytext=(5, 5))
+    axes.set(xlabel="average job completion time (h)", ylabel="worst finish-time ratio", yscale="log", title=title)
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend()
+    figure.savefig(path)
+    return path

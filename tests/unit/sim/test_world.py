@@ -21,7 +21,7 @@ MIXED = tuple(
 )
 
 
-@pytest.mark.parametrize("policy", [name for name in POLICIES])
+@pytest.mark.parametrize("policy", list(POLICIES))
 def test_all_work_is_done_once_and_no_device_is_held_twice(policy: str) -> None:
     made = world(policy, "2x4xX", workload(*MIXED))
     state = made.core.book.state

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from corral.cli.session import Session, note
-from corral.cli.targets import JobRef, live_jobs
+from corral.cli.targets import JobRef, OptionalJobRef, live_jobs
 from corral.cli.tree import Json, command
+from corral.model.errors import InvalidField, MissingField
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -129,8 +130,31 @@ def receipt(session: Session, job: JobRef, as_json: Json = False) -> None:
 
 
 @command
-def history(session: Session, job: JobRef, as_json: Json = False) -> None:
-    """Show what happened to a job, fact by fact."""
+def history(
+    session: Session,
+    job: OptionalJobRef = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="Instead write what all jobs that ended did as a trace for corral sim; - is standard output.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what happened to a job, fact by fact; with --trace write the history of the pool for corral sim."""
+    if trace is not None:
+        if job is not None:
+            raise InvalidField("--trace writes the history of the whole pool", field="JOB", hint="leave the job out")
+        from corral.cli.tracing import export
+
+        count = export(session.client, trace)
+        note(f"{count} jobs and array elements in {'standard output' if trace == '-' else trace}")
+        return
+    if job is None:
+        raise MissingField("which job?", field="JOB", hint="name one, or write all with --trace FILE")
     entries = session.client.history(job)
 
     def text() -> RenderableType:
