@@ -16,12 +16,18 @@ from tests.unit.policy.building import DEFAULT, candidate, shape
 A = TenantId("a")
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from("ab"), st.integers(0, 2), st.booleans()), max_size=40))
-def test_the_index_holds_what_was_added_and_not_removed(steps: list[tuple[int, str, int, bool]]) -> None:
+STEPS = st.tuples(
+    st.integers(0, 9), st.sampled_from("ab"), st.integers(0, 2), st.sampled_from([-0.5, 0.0, 3.25]), st.booleans()
+)
+
+
+@given(st.lists(STEPS, max_size=40))
+def test_the_index_holds_what_was_added_and_not_removed(steps: list[tuple[int, str, int, float, bool]]) -> None:
     index = PendingIndex()
     plain: dict[GangKey, Candidate] = {}
-    for number, tenant, priority, remove in steps:
+    for number, tenant, priority, urgency, remove in steps:
         one = candidate(number, shape(1 + priority), tenant=tenant, priority=priority, lasts=float(priority) or None)
+        one = replace(one, urgency=urgency)
         if remove:
             assert index.remove(one.key) == plain.pop(one.key, None)
         else:
@@ -35,7 +41,7 @@ def test_the_index_holds_what_was_added_and_not_removed(steps: list[tuple[int, s
         assert index.count(TenantId(tenant)) == len(mine) == sum(len(line) for line in lines)
         for line in lines:
             members = [entry[4] for entry in line.entries]
-            assert members == sorted(members, key=lambda c: (-c.priority, c.order))
+            assert members == sorted(members, key=lambda c: (-c.priority, c.urgency, c.order))
             assert line.shortest_s == min((c.max_duration_s or FOREVER) for c in members)
     assert set(index.tenants()) == {c.tenant for c in plain.values()}
 
