@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from corral.cli.render.happenings import exit_words
-from corral.model.job import Cause, TaskExit
+from corral.cli.render.happenings import exit_words, told
+from corral.model.events import GangStopping
+from corral.model.ids import JobId, TenantId
+from corral.model.job import Cause, StopReason, TaskExit
+from corral.model.market import Preemption, PreemptionKind
 
 EXITS = [
     (TaskExit(Cause.EXITED, 1, message="exit code 1"), "exit code 1"),
@@ -19,3 +22,21 @@ EXITS = [
 @pytest.mark.parametrize("exit_, words", EXITS)
 def test_nothing_is_said_twice_about_an_end(exit_: TaskExit, words: str) -> None:
     assert exit_words(exit_) == words
+
+
+@pytest.mark.parametrize(
+    "preemption, words",
+    [
+        (None, "gang 0 is being stopped: it was preempted"),
+        (Preemption(PreemptionKind.RESIZE), "gang 0 goes on with another size"),
+        (
+            Preemption(PreemptionKind.RECLAIM, JobId("5"), TenantId("urgent"), 90.0),
+            "gang 0 gave back what was guaranteed to job 5 of tenant urgent; 1m30s of work to be done again",
+        ),
+    ],
+)
+def test_who_gives_way_is_told_for_whom(preemption: Preemption | None, words: str) -> None:
+    fact = GangStopping(
+        at=0.0, job=JobId("1"), gang=0, incarnation=1, reason=StopReason.PREEMPTED, preemption=preemption
+    )
+    assert told(fact) == words

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from corral.cli.render.ledger import why
 from corral.cli.render.units import counted, duration, gang_name, milli
 from corral.model import events
 from corral.model.job import Cause, StopReason, TaskExit
@@ -73,6 +74,14 @@ def _placed(fact: events.GangPlaced) -> str:
     return f"{_whom(fact)} placed on {where} (incarnation {fact.incarnation})"
 
 
+def _stopping(fact: events.GangStopping) -> str:
+    reason = _STOPS.get(fact.reason, fact.reason.value)
+    if fact.preemption is None:
+        return f"{_whom(fact)} is being stopped: {reason}"
+    again = f"; {duration(fact.preemption.lost_s)} of work to be done again" if fact.preemption.lost_s else ""
+    return f"{_whom(fact)} {why(fact.preemption)}{again}"
+
+
 def _whom(fact: Any) -> str:
     return f"gang {fact.gang}"
 
@@ -104,7 +113,7 @@ _TELLERS: dict[type, Callable[[Any], str]] = {
     events.GangPlaced: _placed,
     events.TaskStarted: lambda fact: f"{_task(fact)} started" + ("" if fact.pid is None else f", pid {fact.pid}"),
     events.TaskEnded: _ended,
-    events.GangStopping: lambda fact: f"{_whom(fact)} is being stopped: {_STOPS.get(fact.reason, fact.reason.value)}",
+    events.GangStopping: _stopping,
     events.GangRequeued: _requeued,
     events.GangEnded: lambda fact: _with(f"{_whom(fact)} {fact.state.value}", fact.reason),
     events.JobEnded: lambda fact: _with(f"job {fact.state.value}", fact.reason),
