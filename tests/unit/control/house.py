@@ -34,6 +34,7 @@ from corral.ports.engine import AgentGone, LogChunk, Sink
 from corral.ports.faults import FaultPoint
 from corral.ports.planner import PlanQuestion
 from corral.ports.pool import Principal, Submission
+from corral.ports.proposers import Proposers
 from corral.ports.solver import RoundWorker
 from corral.ports.store import Store
 from corral.storage import SqliteStore
@@ -241,6 +242,7 @@ class House:
         self.engine = Machines(self.hands)
         self.store: Store = SqliteStore(state_dir / "corral.db")
         self.solver: RoundWorker | None = None
+        self.proposers: Proposers | None = None
         self.shell: ControlShell
         self.pool: ControllerPool
         self.running: asyncio.Task[None]
@@ -251,7 +253,14 @@ class House:
         last = recovered.entries[-1].seq if recovered.entries else recovered.snapshot_seq
         core = ControlCore(recovered, self.config, AppMasterCore, epoch)
         self.shell = ControlShell(
-            core, self.store, self.engine, self.hands, self.points, last_seq=last, solver=self.solver
+            core,
+            self.store,
+            self.engine,
+            self.hands,
+            self.points,
+            last_seq=last,
+            solver=self.solver,
+            proposers=self.proposers,
         )
         self.pool = ControllerPool(
             self.shell, self.store, Identity("0", 1, "http://pool", START), HerePlanner(self.shell)
