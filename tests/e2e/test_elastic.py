@@ -14,6 +14,7 @@ from corral.model.job import JobState
 from corral.model.market import PreemptionKind
 from corral.model.tenant import Tenant
 from tests.e2e import training
+from tests.e2e.command import Corral
 from tests.e2e.livepool import LivePool
 
 QUICK = "round_s = 0.3\ntenure_s = 0\ntenure_restarts = 0\n"
@@ -57,3 +58,23 @@ def test_a_training_shrinks_for_another_job_and_grows_again(quick: LivePool, tmp
     assert all(np.allclose(weights[name], expected[name], rtol=1e-9, atol=1e-12) for name in expected)
     stops = [entry.fact.preemption for entry in quick.client.history(job.id) if isinstance(entry.fact, GangStopping)]
     assert [why.kind for why in stops if why is not None] == [PreemptionKind.RESIZE] * 2
+
+
+def test_sizes_from_the_command_line(corral: Corral) -> None:
+    assert corral.ok("run", "--gpus", "1-2", "echo $CORRAL_NUM_GPUS of $WORLD_SIZE") == "2 of 2\n"
+    said = corral.ok(
+        "run", "--nodes", "1,2", "--gpus", "4", "echo $CORRAL_NUM_NODES with $CORRAL_NUM_GPUS of $WORLD_SIZE"
+    )
+    assert "2 with 4 of 8\n" in said
+    # More than a node has is no mistake as long as a smaller size fits.
+    assert corral.ok("run", "--gpus", "2,64", "echo $CORRAL_NUM_GPUS") == "2\n"
+    corral.refused("run", "--gpus", "32-64:32", "--", "true", code="UNSCHEDULABLE", exit_code=2)
+    corral.refused("run", "--gpus", "2-1", "--", "true", code="INVALID_FIELD", exit_code=2)
+    corral.refused("run", "--gpus", "1-2", "--nodes", "1-2", "--", "true", code="INVALID_FIELD", exit_code=2)
+
+
+def test_a_batch_script_with_a_range_of_nodes(corral: Corral, tmp_path: Path) -> None:
+    script = tmp_path / "old.sbatch"
+    script.write_text("#!/bin/bash\n#SBATCH --nodes=1-2 --gpus-per-node=4\necho $SLURM_NNODES $SLURM_GPUS_ON_NODE\n")
+    job = corral.ok("submit", "--wait", str(script)).strip()
+    assert corral.ok("logs", job).splitlines()[0].endswith("2 4")
