@@ -25,7 +25,7 @@ def exact_value(one: Market, config: SchedulingConfig) -> float:
     assign_worth(contenders, field.fixed, one.standings, one.snapshot.capacity)
     ground = Ground(one.snapshot, contenders, one.reservations)
     limits = Limits(contenders, one.standings, one.queues, ground.kept)
-    columns = columns_of(contenders, limits.groups, ground, config)
+    columns = columns_of(contenders, limits.groups, ground, config, limits.reserved_group.values())
     rows = Rows(columns, ground, limits)
     use = rows.coefs[columns.form]
     highs = Quiet()

@@ -9,7 +9,7 @@ from corral.model.resources import Amount, Demand, GangShape, Placement
 from corral.policy.config import SchedulingConfig
 from corral.policy.estimation import devices_of
 from corral.policy.remaining import RemainingService, remaining_service
-from corral.policy.valuation import bid_value, finish_time_ratio, weight
+from corral.policy.valuation import bid_value, critical_worth, finish_time_ratio, hurry_value, weight
 
 KEEPING = 1e-6
 """What going on is worth more, as a part, than starting anew for nothing: so that nothing moves without a gain."""
@@ -22,7 +22,8 @@ class Contender:
     throughputs of ``bids`` after the audit of claims, ``best`` the largest; ``size`` is the dominant share of the first
     bid or of what it runs on. ``raw`` is its worth within its tenant, ``worth`` after the tenant's credit. ``urgent``
     is set within its tenant's guarantee: served before all that are not. ``lost_s`` is what giving way costs a running
-    gang, ``kept_rate`` the throughput that it runs at.
+    gang, ``kept_rate`` the throughput that it runs at. ``remaining_s`` is on the best bid; ``hurry`` is what faster
+    devices are worth more because all else waits for this gang in the end, as a part of ``worth``.
     """
 
     __slots__ = (
@@ -30,6 +31,7 @@ class Contender:
         "best",
         "bids",
         "holding",
+        "hurry",
         "kept_rate",
         "key",
         "lost_s",
@@ -40,6 +42,7 @@ class Contender:
         "queued_at",
         "rates",
         "raw",
+        "remaining_s",
         "size",
         "tenant",
         "urgent",
@@ -68,12 +71,20 @@ class Contender:
         self.kept_rate = self.best
         self.lost_s = 0.0
         self.raw = 0.0
+        self.remaining_s = 0.0
+        self.hurry = 0.0
         self.worth = 0.0
         self.urgent = False
 
     def value_of(self, rate: float) -> float:
         """Return what running at ``rate`` is worth."""
-        return bid_value(self.worth, rate, self.best)
+        value = bid_value(self.worth, rate, self.best)
+        return value + self.worth * self.hurry * hurry_value(rate, self.best, self.slowest) if self.hurry else value
+
+    @property
+    def slowest(self) -> float:
+        """Return the throughput of the slowest bid."""
+        return min(self.rates)
 
     @property
     def kept_value(self) -> float:
@@ -134,6 +145,7 @@ class Gatherer:
         for contender in found:
             contender.priority = contender.of.priority + added.get(contender.queue, 0)
             contender.urgent = False
+        _hurry(found, self._config)
         return Field(found, fixed, paused)
 
     def _pending(self, candidate: Candidate, market: Market) -> Contender:
@@ -155,6 +167,7 @@ class Gatherer:
         remaining *= contender.rates[0] / contender.best
         waited = max(0.0, now - (candidate.submitted_at or candidate.queued_at) - attained)
         ratio = finish_time_ratio(waited, attained, remaining)
+        contender.remaining_s = remaining
         contender.raw = weight(remaining, contender.size, ratio, self._config)
 
     def _running(self, holding: Holding, market: Market, expect: _Expectations) -> Contender:
@@ -175,10 +188,28 @@ class Gatherer:
         remaining *= contender.kept_rate / contender.best
         waited = max(0.0, now - (holding.submitted_at or holding.started_at) - attained)
         ratio = finish_time_ratio(waited, attained, remaining)
+        contender.remaining_s = remaining
         contender.raw = weight(remaining, contender.size, ratio, self._config)
         unsaved = ran if holding.saved_at is None else max(0.0, now - max(holding.saved_at, holding.started_at))
         contender.lost_s = won.restart_cost_s + unsaved
         return contender
+
+
+def _hurry(contenders: list[Contender], config: SchedulingConfig) -> None:
+    """Set ``hurry`` of those for whom it matters where they run."""
+    choosing: dict[TenantId, list[Contender]] = {}
+    for contender in contenders:
+        contender.hurry = 0.0
+        if contender.slowest < contender.best:
+            choosing.setdefault(contender.tenant, []).append(contender)
+    if not choosing:
+        return
+    work_s = sum(contender.remaining_s * contender.size for contender in contenders)
+    end_s = max(work_s, max(contender.remaining_s for contender in contenders))
+    for mine in choosing.values():
+        usual = sum(contender.raw for contender in mine) / len(mine)
+        for contender in mine:
+            contender.hurry = critical_worth(contender.remaining_s, end_s, config) * usual / contender.raw
 
 
 def rates_of(bids: tuple[Bid, ...], trust: float) -> list[float]:

@@ -82,7 +82,9 @@ def _dues(
     }
     due = due_shares(known, wanting, capacity=capacity, wants=wants)
     # Twice its due for who received nothing, its due for who received it, less for who received more.
-    return {name: share * 2.0 * share / max(1e-12, share + known[name].decayed_share) for name, share in due.items()}
+    owed = {name: share * share / max(1e-12, share + known[name].decayed_share) for name, share in due.items()}
+    total = sum(owed.values())
+    return {name: share * sum(due.values()) / total for name, share in owed.items()} if total > 0 else due
 
 
 def _lift_priorities(mine: list[Contender]) -> None:

@@ -5,7 +5,7 @@ Ways that use the same are one *form*, so that prices are applied to a few hundr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 
 import numpy as np
@@ -72,13 +72,18 @@ class Columns:
 
 
 def columns_of(
-    contenders: Sequence[Contender], groups: Sequence[int], ground: Ground, config: SchedulingConfig
+    contenders: Sequence[Contender],
+    groups: Sequence[int],
+    ground: Ground,
+    config: SchedulingConfig,
+    reserved: Collection[int] = (),
 ) -> Columns:
     """Return all ways to run the contenders that could be had if all others gave way.
 
-    ``groups`` tells apart contenders that are alike but under different limits.
+    ``groups`` tells apart contenders that are alike but under different limits, ``reserved`` are those of gangs with
+    devices of their own: theirs are always ways.
     """
-    table = _Forms(ground, 1 + max(groups, default=0))
+    table = _Forms(ground, 1 + max(groups, default=0), reserved)
     job, number, code, value = _bids(contenders, groups, table)
     lists = table.expand()
     sizes = np.fromiter((len(x) for x in lists), np.int64, len(lists))
@@ -130,7 +135,8 @@ def _keeps(
 class _Forms:
     """Numbers kinds (shape, locality, limits) of bids, and turns each into the forms that could be had."""
 
-    def __init__(self, ground: Ground, groups: int) -> None:
+    def __init__(self, ground: Ground, groups: int, reserved: Collection[int]) -> None:
+        self._reserved = reserved
         self._ground = ground
         self._groups = groups
         self._shapes: dict[GangShape, int] = {}
@@ -172,7 +178,7 @@ class _Forms:
             mine: list[int] = []
             for model in self._models(shapes[shape]):
                 form = Form(shapes[shape], LOCALITIES[locality], model, group)
-                if could(form, self._ground):
+                if group in self._reserved or could(form, self._ground):
                     mine.append(len(self.forms))
                     self.forms.append(form)
             found.append(mine)

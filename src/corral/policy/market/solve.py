@@ -32,7 +32,7 @@ class RoundSolver:
         assign_worth(contenders, field.fixed, market.standings, market.snapshot.capacity, config)
         ground = Ground(market.snapshot, contenders, market.reservations)
         limits = Limits(contenders, market.standings, market.queues, ground.kept)
-        columns = columns_of(contenders, limits.groups, ground, config)
+        columns = columns_of(contenders, limits.groups, ground, config, limits.reserved_group.values())
         rows = Rows(columns, ground, limits)
         dual = Dual(columns, rows.coefs, rows.caps)
         choice, verdict = _choice(dual)
