@@ -62,11 +62,14 @@ class Spread(msgspec.Struct, frozen=True):
     scaling: float
 
 
-UNKNOWN = Spread(base=10.0, model=0.7, slope=0.15, deviation=0.15, scaling=SCALING)
-"""Any unit of work is possible; half of all pairs of models lie within a factor of two of each other."""
+UNKNOWN = Spread(base=10.0, model=0.7, slope=0.3, deviation=0.15, scaling=SCALING)
+"""Any unit of work is possible; half of all pairs of models lie within a factor of two of each other; some jobs gain
+nearly nothing from more devices."""
 
-CLAIMED = Spread(base=0.7, model=0.35, slope=0.1, deviation=0.15, scaling=0.0)
-"""How wrong claims are: by a factor of two altogether, less in how models compare, little in how devices scale."""
+CLAIMED = Spread(base=0.25, model=0.25, slope=0.1, deviation=0.15, scaling=0.0)
+"""How wrong claims are: by a quarter altogether and in how models compare, by little in how devices scale. What was
+measured at the very place outweighs that at once; what was measured elsewhere says less the further the claims had to
+be carried to get there."""
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -173,22 +176,22 @@ class Throughput:
 
     def log_rate(self, model: str, devices: int) -> tuple[float, float]:
         """Return the expected ln(units/s) and its variance."""
-        spread = self._spread
-        offset = self._offset(model, devices)
+        offset, deviation = self._layer(model, devices)
         row = self._row(model, devices)
         mean = sum(row[i] * self._beta[i] for i in range(len(self._beta)))
         variance = self._variance(row, model)
         point = self._points.get((model, devices))
         if point is None:
-            return offset + mean, variance + spread.deviation**2
+            return offset + mean, variance + deviation
         # The deviation of a point that was measured is known as far as its mean is.
-        own = spread.deviation**2 / (spread.deviation**2 + 1.0 / point.weight)
+        own = deviation / (deviation + 1.0 / point.weight)
         mean += own * (point.log_rate - offset - mean)
-        return offset + mean, (1.0 - own) ** 2 * variance + (1.0 - own) * spread.deviation**2
+        return offset + mean, (1.0 - own) ** 2 * variance + (1.0 - own) * deviation
 
-    def _offset(self, model: str, devices: int) -> float:
-        below = self._below.log_rate(model, devices)[0] if self._below is not None else 0.0
-        return below + self._spread.scaling * math.log(max(1, devices))
+    def _layer(self, model: str, devices: int) -> tuple[float, float]:
+        """Return what the layer below expects here, and the variance of the deviation of this very place from that."""
+        below, unsure = self._below.log_rate(model, devices) if self._below is not None else (0.0, 0.0)
+        return below + self._spread.scaling * math.log(max(1, devices)), self._spread.deviation**2 + unsure
 
     def _row(self, model: str, devices: int) -> list[float]:
         row = [0.0] * (2 + len(self._models))
@@ -215,8 +218,8 @@ class Throughput:
         right = [0.0] * size
         for (model, devices), point in self._points.items():
             row = self._row(model, devices)
-            weight = 1.0 / (spread.deviation**2 + 1.0 / point.weight)
-            residual = point.log_rate - self._offset(model, devices)
+            offset, deviation = self._layer(model, devices)
+            weight, residual = 1.0 / (deviation + 1.0 / point.weight), point.log_rate - offset
             used = [i for i in range(size) if row[i]]
             for i in used:
                 right[i] += row[i] * weight * residual
