@@ -31,6 +31,10 @@ FAMILIES_MAX = 2_000
 NEWS = 0.1
 """How far the logarithm of a rate moves until the jobs of the family are asked for new bids: a tenth."""
 
+NAMESAKES_DIFFER = 0.3
+"""Standard deviation of ln(rate) between jobs that have only their name in common: about a third. Who wants more to be
+concluded from earlier jobs declares a family."""
+
 TRUST_MIN = 0.1
 """The least that a claim is scaled by: who claims more than ten times too much has made a mistake in the unit."""
 
@@ -117,7 +121,8 @@ class Experience:
     def rates(self, spec: JobSpec) -> tuple[Rate, ...]:
         """Return what is known of the throughput of a job's family."""
         points = self._points.get((spec.tenant, family_of(spec)))
-        return tuple(rate_of(point) for point in points.values()) if points else ()
+        differ = 0.0 if spec.work is not None and spec.work.family is not None else NAMESAKES_DIFFER
+        return tuple(rate_of(point, differ) for point in points.values()) if points else ()
 
     def measured(self, tenant: TenantId, measurement: Measurement) -> bool:
         """Take a measurement in; return whether it changes what the jobs of the family should bid."""

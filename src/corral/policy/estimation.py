@@ -130,13 +130,16 @@ def taken(known: Point | None, measured: Measurement) -> Point | None:
     return Point(known.model, known.devices, mean, min(WEIGHT_MAX, kept + weight))
 
 
-def rate_of(point: Point) -> Rate:
-    """Return a measured point as AppMasters are told it."""
-    return Rate(point.model, point.devices, math.exp(point.log_rate), confidence_of(1.0 / point.weight))
+def rate_of(point: Point, differ: float = 0.0) -> Rate:
+    """Return a measured point as AppMasters are told it.
+
+    ``differ`` is the standard deviation of ln(rate) between the jobs that it was measured on and the one that asks.
+    """
+    return Rate(point.model, point.devices, math.exp(point.log_rate), confidence_of(1.0 / point.weight + differ**2))
 
 
 def point_of(rate: Rate) -> Point | None:
-    """Return the point behind a rate (the inverse of ``rate_of``), ``None`` for one that nobody believes."""
+    """Return the point behind a rate, ``None`` for one that nobody believes."""
     if not (0 < rate.confidence <= 1 and 0 < rate.units_per_s < math.inf):
         return None
     confidence = min(rate.confidence, confidence_of(1.0 / WEIGHT_MAX))

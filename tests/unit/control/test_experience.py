@@ -40,7 +40,11 @@ def test_rates_are_those_of_the_family_of_the_tenant() -> None:
     [rate] = learnt.rates(spec())
     assert (rate.model, rate.devices) == ("V100", 1)
     assert rate.units_per_s == pytest.approx(2.0)
-    assert learnt.rates(spec(family="net", name="other")) == (rate,)
+    [declared] = learnt.rates(spec(family="net", name="other"))
+    assert declared.units_per_s == rate.units_per_s
+    # Variance 0.1^2 (1 + 60 / 600), and 0.3^2 more for jobs that only have the same name.
+    assert declared.confidence == pytest.approx(1 / (1 + 0.011 / 0.04))
+    assert rate.confidence == pytest.approx(1 / (1 + 0.101 / 0.04))
     assert learnt.rates(spec(family="other")) == ()
     # Another tenant may call its jobs alike: that is its own affair.
     assert learnt.rates(spec(B)) == ()

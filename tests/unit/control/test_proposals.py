@@ -158,7 +158,7 @@ def test_measurements_count_for_what_the_gang_really_holds() -> None:
 
 def test_jobs_of_the_family_bid_again_with_what_was_measured() -> None:
     world = World(n1=1)
-    submit(world, ONE, replace(ONE, work=WorkSpec(total=3_600.0)), OTHER)
+    submit(world, ONE, replace(OTHER, work=WorkSpec(total=3_600.0, family="net")), OTHER)
     world.start("1")
     assert bids_of(world, "2")[0].remaining_s is None
     propose(world, "1", Outlook(), measured(1_200.0))
