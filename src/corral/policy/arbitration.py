@@ -36,7 +36,7 @@ from corral.policy.feasibility import empty_fit
 from corral.policy.fragmentation import learnt
 from corral.policy.pending import Kind, PendingIndex, kind_of
 from corral.policy.placement import Wish, place_first
-from corral.policy.reservation import better, constraints_of, plan
+from corral.policy.reservation import better, constraints_of, plan, yielding
 from corral.policy.trial import Trial
 from corral.policy.verification import verify, verify_all
 
@@ -115,7 +115,7 @@ class _Round:
             candidate = self.pending.get(award.key)
             if candidate is not None and award.key not in holding:
                 self._count(candidate, award.placements)
-            self.holdings.append(Holding(award.key, award.tenant, offered, self.now, None))
+            self.holdings.append(Holding(award.key, award.tenant, offered, self.now, None, preemptible=False))
 
     def _count(self, candidate: Candidate, placements: Sequence[Placement]) -> None:
         taken = Amount.of(placements[0]).times(len(placements))
@@ -139,14 +139,23 @@ class _Round:
             bids = self._bids_within_limits(candidate) if candidate is not None else ()
             if candidate is None or not bids or self._overtaken(candidate) or self._start(candidate):
                 continue
-            new = plan(candidate, bids, self.trial, self.holdings, others, self.now, self.config)
+            holdings = self._seen_by(candidate)
+            new = plan(candidate, bids, self.trial, holdings, others, self.now, self.config)
             if new is not None:
-                self.reservations.append(better(old, new, self.trial.offers, self.holdings, self.now, self.config))
+                self.reservations.append(better(old, new, self.trial.offers, holdings, self.now, self.config))
                 self.done.add(candidate.key)
         self._protect(self.reservations)
 
     def _protect(self, reservations: Sequence[Reservation]) -> None:
-        self.trial.constrain(constraints_of(reservations, self.trial, self.holdings))
+        holdings: Sequence[Holding] = self.holdings
+        for kept in reservations:
+            candidate = self.pending.get(kept.key)
+            if candidate is not None:
+                holdings = yielding(candidate, holdings, self.standings, self.now, self.config)
+        self.trial.constrain(constraints_of(reservations, self.trial, holdings))
+
+    def _seen_by(self, candidate: Candidate) -> Sequence[Holding]:
+        return yielding(candidate, self.holdings, self.standings, self.now, self.config)
 
     def _overtaken(self, candidate: Candidate) -> bool:
         """Return whether the same tenant has a candidate of higher priority that waits for room too."""
@@ -204,7 +213,8 @@ class _Round:
             cursor.hesitant = self._backs_off
             return
         if len(self.reservations) < self.config.reservations:
-            new = plan(candidate, bids, self.trial, self.holdings, self.reservations, self.now, self.config)
+            holdings = self._seen_by(candidate)
+            new = plan(candidate, bids, self.trial, holdings, self.reservations, self.now, self.config)
             if new is not None:
                 self.reservations.append(new.reservation)
                 self.done.add(candidate.key)
@@ -249,7 +259,18 @@ class _Round:
         self.allocations.append(Allocation(candidate.key, placements, bid))
         self.done.add(candidate.key)
         declared = None if end == FOREVER else end
-        self.holdings.append(Holding(candidate.key, candidate.tenant, placements, self.now, declared))
+        tenure_s = max(self.config.tenure_s, bid.tenure_s)
+        self.holdings.append(
+            Holding(
+                key=candidate.key,
+                tenant=candidate.tenant,
+                placements=placements,
+                started_at=self.now,
+                ends_at=declared,
+                priority=candidate.priority,
+                tenure_until=self.now + tenure_s,
+            )
+        )
         self._count(candidate, placements)
 
     def _backs_off(self, candidate: Candidate) -> bool:

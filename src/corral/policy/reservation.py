@@ -3,7 +3,8 @@
 Known ends are promises: with them alone the start is the earliest time at which the gang fits, and whoever ends before
 it may use the kept devices in the meantime. Where some holder declared no end there is no such time; then the devices
 that are expected first are kept as they come free, for nobody but the gang. Expected ends of such holders order the
-choice only: the longer it ran, the longer it is expected to go on.
+choice only: the longer it ran, the longer it is expected to go on. Who has to make room for the gang once its tenure
+is over (a lower priority of its tenant, what was lent of its guarantee) is expected to end then.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from corral.model.ids import DeviceId, NodeId
-from corral.model.offer import Bid, Candidate, Holding, NodeOffer, Reservation
-from corral.model.resources import MILLI, Placement
+from corral.model.ids import DeviceId, NodeId, TenantId
+from corral.model.offer import Bid, Candidate, Holding, NodeOffer, Reservation, Standing
+from corral.model.resources import MILLI, Amount, Placement
 from corral.policy.config import SchedulingConfig
 from corral.policy.cursor import FOREVER
+from corral.policy.fairness import below_guarantee
 from corral.policy.feasibility import empty_fit, model_matches
 from corral.policy.placement import Wish, place
 from corral.policy.trial import Constraint, Keep, Room, Trial
@@ -35,6 +37,50 @@ def expected_end(holding: Holding, now: float, config: SchedulingConfig) -> floa
     if holding.ends_at is not None:
         return max(now, holding.ends_at)
     return now + max(config.unknown_end_s, now - holding.started_at)
+
+
+def yielding(
+    candidate: Candidate,
+    holdings: Sequence[Holding],
+    standings: Mapping[TenantId, Standing],
+    now: float,
+    config: SchedulingConfig,
+) -> Sequence[Holding]:
+    """Return the holdings with the ends that a gang may count on.
+
+    Who has a lower priority in the gang's tenant is asked to make room in the first round after its tenure; so is,
+    while that tenant is below its guarantee, who holds what is lent. Global rounds may preempt others too, but a gang
+    cannot count on that.
+    """
+    standing = standings.get(candidate.tenant)
+    short = standing is not None and below_guarantee(standing, _need(candidate.bids[0]))
+    if not short and all(h.tenant != candidate.tenant or h.priority >= candidate.priority for h in holdings):
+        return holdings
+    seen = []
+    for holding in holdings:
+        own = holding.tenant == candidate.tenant
+        yields = holding.priority < candidate.priority if own else short and _lent(holding, standings)
+        gone = max(now, holding.tenure_until) + config.round_s
+        if yields and holding.preemptible and not holding.stopping and gone < FOREVER:
+            seen.append(replace(holding, ends_at=gone if holding.ends_at is None else min(gone, holding.ends_at)))
+        else:
+            seen.append(holding)
+    return seen
+
+
+def _need(bid: Bid) -> Amount:
+    return Amount.of(bid.shape.demand).times(bid.shape.ranks)
+
+
+def _lent(holding: Holding, standings: Mapping[TenantId, Standing]) -> bool:
+    """Return whether a holder's tenant would still have what it is guaranteed without it."""
+    standing = standings.get(holding.tenant)
+    if standing is None:
+        return True
+    holds = Amount()
+    for placement in holding.placements:
+        holds = holds + Amount.of(placement)
+    return not below_guarantee(replace(standing, held=standing.held - holds), holds)
 
 
 class _Future:

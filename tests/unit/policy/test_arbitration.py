@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from msgspec.structs import replace
 
-from corral.model.ids import DeviceId, GangKey, JobId, NodeId, TenantId
-from corral.model.market import Award
-from corral.model.offer import Allocation, Arbitration, Bid, Candidate, Holding, VerdictKind
-from corral.model.resources import NodeSpec, Placement
+from corral.model.ids import DeviceId, GangKey, JobId, NodeId
+from corral.model.offer import Allocation, Bid, Candidate, VerdictKind
 from corral.policy.arbitration import arbitrate, verify, verify_all
 from corral.policy.pending import PendingIndex
 from tests.unit.policy.building import (
@@ -26,7 +22,6 @@ from tests.unit.policy.building import (
     run_round,
     shape,
     snapshot,
-    standings,
     started,
     tenant,
 )
@@ -253,59 +248,6 @@ def test_within_a_tenant_urgency_goes_before_order_and_priority_before_urgency()
 
     pending = [named(1, 9.0), named(2, -1.0), named(3, 0.5), named(4, 0.5), named(5, 99.0, 1)]
     assert started(run_round(FOUR, pending)) == [5, 2, 3, 4, 1]
-
-
-def awarded(number: int, *placements: Placement, tenant: str = "a") -> Award:
-    return Award(GangKey(JobId(str(number)), 0), TenantId(tenant), Bid(shape(len(placements[0].devices))), placements)
-
-
-def fill(
-    specs: Sequence[NodeSpec], pending: Sequence[Candidate], awards: Sequence[Award], *holdings: Holding
-) -> Arbitration:
-    stand = standings(tenant("a"), tenant("b", limit=4), holdings=holdings)
-    return arbitrate(snapshot(specs, holdings), PendingIndex(pending), stand, dict([queue()]), (), CONFIG, awards)
-
-
-def test_nobody_gets_what_was_awarded_however_short_the_job_and_its_gang_starts_by_its_award_only() -> None:
-    # Devices 0 to 5 are awarded to job 1: 0 to 3 are still held by who gives way, 4 and 5 are free already.
-    victim = replace(holding(90, place_on("node-0", 0, 1, 2, 3)), stopping=True)
-    award = awarded(1, place_on("node-0", 0, 1, 2, 3, 4, 5))
-    pending = [candidate(1, shape(6)), *(candidate(n, shape(1), lasts=1.0) for n in (2, 3, 4))]
-    verdict = fill(FOUR[:1], pending, [award], victim)
-    assert started(verdict) == [2, 3]
-    assert {devices_of(verdict, n)[0] for n in (2, 3)} == {"node-0-6", "node-0-7"}
-    # Without the award, they would go where it is.
-    assert started(fill(FOUR[:1], pending[1:], [], victim)) == [2, 3, 4]
-
-
-def test_an_award_holds_cpus_and_memory_too() -> None:
-    award = awarded(1, place_on("node-0", 0, cpus=60))
-    assert started(fill(FOUR[:1], [candidate(2, shape(1, cpus=5))], [award])) == []
-    assert started(fill(FOUR[:1], [candidate(3, shape(1, cpus=4))], [award])) == [3]
-
-
-def test_what_is_awarded_counts_for_the_limit_of_who_waits_for_it() -> None:
-    award = awarded(1, place_on("node-0", 0, 1, 2), tenant="b")
-    waits = candidate(1, shape(3), tenant="b")
-    pending = [waits, candidate(2, shape(2), tenant="b"), candidate(3, shape(1), tenant="b")]
-    assert started(fill(FOUR[:1], pending, [award])) == [3]
-    # A gang that moves holds what it has until then, and nothing twice.
-    moves = holding(1, place_on("node-0", 5, 6, 7), tenant="b")
-    assert started(fill(FOUR[:1], pending[1:], [award], moves)) == [3]
-
-
-def test_a_reservation_is_planned_behind_the_awards() -> None:
-    award = awarded(1, place_on("node-0", 0, 1, 2, 3))
-    holder = holding(90, place_on("node-0", 4, 5, 6, 7), ends_at=NOW + 50)
-    verdict = fill(FOUR[:1], [candidate(1, shape(4)), candidate(2, shape(4))], [award], holder)
-    (kept,) = verdict.reservations
-    assert (kept.key.job, kept.start_at) == ("2", NOW + 50)
-    assert {s.uuid for p in kept.placements for s in p.devices} == {f"node-0-{i}" for i in range(4, 8)}
-
-
-def test_an_award_on_a_node_that_is_away_is_no_fault() -> None:
-    verdict = fill(FOUR[:1], [candidate(2)], [awarded(1, place_on("node-9", 0))])
-    assert started(verdict) == [2]
 
 
 def test_a_bid_beyond_the_limit_of_one_tenant_does_not_speak_for_another() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterator, Sequence
 
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.model.ids import TenantId
 from corral.model.offer import Arbitration, Candidate, Holding, Reservation
@@ -143,7 +145,8 @@ def random_holdings(rng: random.Random, specs: Sequence[NodeSpec]) -> list[Holdi
             for placement in chosen:
                 free.take(placement)
             ends = rng.choice([None, NOW + 10, NOW + 50, NOW + 100])
-            found.append(holding(900 + number, *chosen, ends_at=ends, tenant=rng.choice("ab"), started_at=NOW - 7))
+            one = holding(900 + number, *chosen, ends_at=ends, tenant=rng.choice("ab"), started_at=NOW - 7)
+            found.append(replace(one, preemptible=False))
     return found
 
 
@@ -166,7 +169,9 @@ class Case:
 
     def __init__(self, seed: int) -> None:
         rng = random.Random(seed)
-        self.config = type(CONFIG)(reservations=rng.choice([1, 1, 2]), backfill_scan=rng.choice([1, 512]))
+        # None gives way, not those of the first round either: what is promised here rests on declared ends alone.
+        scan = rng.choice([1, 512])
+        self.config = type(CONFIG)(reservations=rng.choice([1, 1, 2]), backfill_scan=scan, tenure_s=math.inf)
         self.specs = random_pool(rng)
         self.holdings = random_holdings(rng, self.specs)
         self.candidates = random_candidates(rng)
@@ -174,7 +179,14 @@ class Case:
         self.rounds = [(self.holdings, self.candidates, self.verdict)]
         won = {a.key: a.placements for a in self.verdict.allocations}
         started = [
-            Holding(c.key, c.tenant, won[c.key], NOW, None if c.max_duration_s is None else NOW + c.max_duration_s)
+            Holding(
+                key=c.key,
+                tenant=c.tenant,
+                placements=won[c.key],
+                started_at=NOW,
+                ends_at=None if c.max_duration_s is None else NOW + c.max_duration_s,
+                preemptible=False,
+            )
             for c in self.candidates
             if c.key in won
         ]
