@@ -22,7 +22,7 @@ def exact_value(one: Market, config: SchedulingConfig) -> float:
     """Return the worth that no placement of this round can exceed, to within ``GAP``: its constraints, whole bids."""
     field = Gatherer(config).gather(one)
     contenders = field.contenders
-    assign_worth(contenders, field.fixed, one.standings, one.snapshot.capacity)
+    assign_worth(contenders, field.fixed, one.standings, one.snapshot.capacity, config)
     ground = Ground(one.snapshot, contenders, one.reservations)
     limits = Limits(contenders, one.standings, one.queues, ground.kept)
     columns = columns_of(contenders, limits.groups, ground, config, limits.reserved_group.values())

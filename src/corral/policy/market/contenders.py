@@ -19,11 +19,12 @@ class Contender:
     """A gang that contends, with its worth.
 
     ``of`` is the candidate or holding that it was made from; ``holding`` is set for a running gang. ``rates`` are the
-    throughputs of ``bids`` after the audit of claims, ``best`` the largest; ``size`` is the dominant share of the first
-    bid or of what it runs on. ``raw`` is its worth within its tenant, ``worth`` after the tenant's credit. ``urgent``
-    is set within its tenant's guarantee: served before all that are not. ``lost_s`` is what giving way costs a running
-    gang, ``kept_rate`` the throughput that it runs at. ``remaining_s`` is on the best bid; ``hurry`` is what faster
-    devices are worth more because all else waits for this gang in the end, as a part of ``worth``.
+    throughputs of ``bids`` after the audit of claims, ``best`` the largest, ``slowest`` the least; ``size`` is the
+    dominant share of the first bid or of what it runs on. ``raw`` is its worth within its tenant, ``worth`` after the
+    tenant's credit. ``urgent`` is set within its tenant's guarantee: served before all that are not. ``lost_s`` is what
+    giving way costs a running gang, ``kept_rate`` the throughput that it runs at. ``remaining_s`` is on the best bid;
+    ``hurry`` is what faster devices are worth more because all else waits for this gang in the end, as a part of
+    ``worth``.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class Contender:
         "raw",
         "remaining_s",
         "size",
+        "slowest",
         "tenant",
         "urgent",
         "worth",
@@ -59,6 +61,7 @@ class Contender:
         self.bids = bids
         self.rates = rates
         self.best = max(rates)
+        self.slowest = min(rates)
         self.size = size
         self.avoid: tuple[NodeId, ...] = ()
         if isinstance(of, Holding):
@@ -80,11 +83,6 @@ class Contender:
         """Return what running at ``rate`` is worth."""
         value = bid_value(self.worth, rate, self.best)
         return value + self.worth * self.hurry * hurry_value(rate, self.best, self.slowest) if self.hurry else value
-
-    @property
-    def slowest(self) -> float:
-        """Return the throughput of the slowest bid."""
-        return min(self.rates)
 
     @property
     def kept_value(self) -> float:
@@ -205,11 +203,13 @@ def _hurry(contenders: list[Contender], config: SchedulingConfig) -> None:
     if not choosing:
         return
     work_s = sum(contender.remaining_s * contender.size for contender in contenders)
-    end_s = max(work_s, max(contender.remaining_s for contender in contenders))
+    longest_s = max(contender.remaining_s for contender in contenders)
     for mine in choosing.values():
         usual = sum(contender.raw for contender in mine) / len(mine)
         for contender in mine:
-            contender.hurry = critical_worth(contender.remaining_s, end_s, config) * usual / contender.raw
+            contender.hurry = (
+                critical_worth(contender.remaining_s, max(work_s, longest_s), config) * usual / contender.raw
+            )
 
 
 def rates_of(bids: tuple[Bid, ...], trust: float) -> list[float]:

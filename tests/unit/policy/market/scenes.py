@@ -15,7 +15,7 @@ from corral.policy.config import SchedulingConfig
 from corral.policy.market.solve import solve
 from tests.unit.policy.building import NOW, candidate, holding, snapshot, standings
 
-PLAIN = SchedulingConfig(fairness=0.0, remaining_exponent=1.0)
+PLAIN = SchedulingConfig(fairness=0.0, remaining_exponent=1.0, critical_weight=0.0)
 """Worth is the share of the pool over the remaining seconds: numbers that can be worked out by hand."""
 
 
