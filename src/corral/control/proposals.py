@@ -119,13 +119,16 @@ class Proposals:
             self._take(now, said.job, said.proposal, now - said.at)
 
     def observe(self, now: float, node: NodeId, usage: Iterable[Usage]) -> None:
-        """Watch the gangs of a node whose AppMaster lives elsewhere: elements of an array, mostly."""
+        """Watch the gangs that have no rank where their AppMaster lives: elements of an array."""
         book = self._book
         seen: dict[JobId, list[Usage]] = {}
         for sample in usage:
-            host = book.masters.host(sample.task.job)
-            if sample.progress is not None and host is not None and host.node != node:
-                seen.setdefault(sample.task.job, []).append(sample)
+            job, host = book.state.jobs.get(sample.task.job), book.masters.host(sample.task.job)
+            if sample.progress is None or job is None or host is None or host.node == node:
+                continue
+            gang = job.gangs.get(sample.task.gang)
+            if gang is not None and all(placement.node != host.node for placement in gang.placements):
+                seen.setdefault(job.id, []).append(sample)
         for name, samples in seen.items():
             job, host = book.state.jobs.get(name), book.masters.host(name)
             if job is None or host is None:

@@ -209,6 +209,22 @@ def test_gangs_away_from_their_master_are_watched_from_their_heartbeats() -> Non
     assert rate.units_per_s == pytest.approx(1.0)
 
 
+def test_a_gang_that_its_master_sees_is_not_watched_twice() -> None:
+    world = World(n1=1, n2=1)
+    world.submit(replace(ONE, num_nodes=2, work=WorkSpec(total=1_000.0)))
+    for rank in range(2):
+        world.start("1", 0, rank)
+    node, _, _ = world.masters[JobId("1")]
+    [away] = [task for task, launch in world.launched.items() if launch.node != node]
+    for second in (100.0, 110.0, 150.0):
+        world.now += 50.0
+        usage = (Usage(away, 1, progress=second),)
+        world.tell(Heartbeat(node=world.launched[away].node, sent_boottime_s=1.0, wall_s=world.now, usage=usage))
+    [holding] = world.core.book.board.holdings.values()
+    assert holding.remaining_s is None
+    assert world.core.book.experience.rates(world.job("1").spec) == ()
+
+
 def test_a_new_model_in_the_pool_makes_jobs_that_know_models_bid_again() -> None:
     world = World(n1=1)
     claims = WorkSpec(total=100.0, throughput={"H100": 10.0, "V100": 1.0})
