@@ -5,68 +5,17 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from corral.control.config import ControlConfig
 from corral.control.inputs import Administer, Cancel, Solved
-from corral.model.ask import JobAsk
-from corral.model.events import GangPlaced, GangRequeued, GangStopping, NodeCordoned, TenantSet
-from corral.model.ids import DeviceId, GangKey, JobId, NodeId, TaskKey, TenantId
+from corral.model.events import GangRequeued, NodeCordoned
+from corral.model.ids import GangKey, JobId, NodeId, TaskKey
 from corral.model.job import Cause, CheckpointSpec, JobState, StopReason
 from corral.model.market import Award, Eviction, Market, Preemption, PreemptionKind, RoundPlan
 from corral.model.offer import Bid, Outlook, Proposal
-from corral.model.resources import DeviceShare, Placement
-from corral.model.tenant import Quota, Tenant
-from corral.policy.config import SchedulingConfig
+from corral.model.resources import Placement
 from corral.policy.market.solve import RoundSolver
+from tests.unit.control.rounding import QUICK, TENURE_S, answer, asked, here, house, obey_stops, stopping
 from tests.unit.control.solvers import just
 from tests.unit.control.world import World
-
-TENURE_S = 20.0
-QUICK = ControlConfig(
-    scheduling=SchedulingConfig(round_s=10.0, tenure_s=TENURE_S, tenure_restarts=0.0), node_silent_s=1e6
-)
-ONE = JobAsk(argv=("x",), gpu_milli=1000)
-
-
-def asked(tenant: str = "default", gpus: int = 1, nodes: int = 1, **changes: object) -> JobAsk:
-    return replace(ONE, tenant=tenant, gpu_milli=1000 * gpus, num_nodes=nodes, **changes)
-
-
-def house(config: ControlConfig = QUICK, *, floor: int = 2, **nodes: int) -> World:
-    """Return a pool in which tenant ``b`` is guaranteed ``floor`` GPUs."""
-    world = World(config, **(nodes or {"n1": 2, "n2": 2}))
-    tenant = Tenant(TenantId("b"), guaranteed=Quota(1000 * floor))
-    world.tell(Administer(TenantSet(at=world.now, tenant=tenant, by="me"), create=True))
-    world.solver = just
-    return world
-
-
-def obey_stops(world: World) -> None:
-    """Let every gang that was told to stop end."""
-    for job in list(world.core.book.state.jobs.values()):
-        for gang in job.gangs.values():
-            for task in gang.tasks:
-                if gang.stopping is not None and task.state.holds:
-                    world.end(job.id, gang.index, task.rank, cause=Cause.PREEMPTED)
-
-
-def stopping(world: World) -> list[GangStopping]:
-    return [fact for fact in world.journal if isinstance(fact, GangStopping)]
-
-
-def here(world: World, *devices: str) -> tuple[Placement, ...]:
-    """Return placements of a rank with one GPU each on devices, with what a job without a word on CPUs gets."""
-    other = next(p for fact in world.journal if isinstance(fact, GangPlaced) for p in fact.placements)
-    return tuple(
-        Placement(
-            rank, NodeId(d.partition("-")[0]), (DeviceShare(DeviceId(d), 1000),), other.cpus_milli, other.memory_mib
-        )
-        for rank, d in enumerate(devices)
-    )
-
-
-def answer(world: World, plan: RoundPlan) -> None:
-    """Answer the round that is under way."""
-    world.tell(Solved(world.markets[-1].snapshot.version, plan))
 
 
 def test_a_guarantee_is_reclaimed_after_tenure_and_the_devices_go_to_who_was_promised_them() -> None:
@@ -200,27 +149,6 @@ def test_a_market_says_of_the_running_what_their_giving_way_costs() -> None:
     assert (two.priority, two.saved_at, two.remaining_s) == (3, world.now + 2.0, None)
     (waits,) = market.pending
     assert (waits.tenant, waits.submitted_at, waits.attained_s) == ("b", 1_000_000.0, 0.0)
-
-
-def test_a_gang_moves_and_changes_its_size() -> None:
-    world = house(n1=2, n2=2)
-    world.solver = None
-    world.submit(asked(nodes=1), asked(nodes=1))
-    book = world.core.book
-    bids = book.waiting.proposals[JobId("1")].bids
-    for name in "12":
-        book.propose(world.now, world.job(name), Proposal(JobId(name), 1, (*bids, replace(bids[0], throughput=0.5))))
-    world.advance(TENURE_S + 1.0)
-    where = {name: world.job(name).gangs[0].placements[0].devices[0].uuid for name in "12"}
-    free = next(f"n2-gpu{i}" for i in (0, 1) if f"n2-gpu{i}" not in where.values())
-    key = GangKey(JobId("1"), 0)
-    moved = Award(key, TenantId("default"), bids[0], here(world, free))
-    plan = RoundPlan(1, (moved,), (Eviction(key, 1, Preemption(PreemptionKind.MOVE)),))
-    answer(world, plan)
-    assert [fact.job for fact in stopping(world)] == ["1"]
-    obey_stops(world)
-    gang = world.job("1").gangs[0]
-    assert (gang.incarnation, gang.placements[0].devices[0].uuid, gang.preemptions) == (2, free, 1)
 
 
 def bad_plans(world: World, market: Market) -> dict[str, RoundPlan]:
