@@ -54,10 +54,10 @@ class Case(msgspec.Struct, frozen=True):
 GAVEL_RUNS = (
     ("corral", Information.DECLARED),
     ("corral", Information.BLIND),
-    ("fifo", Information.BLIND),
+    ("fifo-gavel", Information.BLIND),
     ("las", Information.BLIND),
     ("max-min", Information.BLIND),
-    ("max-min-het", Information.BLIND),
+    ("max-min-perf", Information.BLIND),
     ("finish-time-fairness", Information.DECLARED),
     ("srtf-oracle", Information.ORACLE),
 )

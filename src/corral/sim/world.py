@@ -121,7 +121,7 @@ class World:
         if ticks and self._rules.whole_steps:
             for run in self._running.values():
                 run.close_round(at)
-        self._exchange(inputs, settles=ticks or not self._rules.only_ticks)
+        self._exchange(inputs, settles=self._settles(at, ticks=ticks, spoken=bool(inputs)))
         if not self._rules.whole_steps:
             self._plan_tick()
         elif ticks or not self._running:
@@ -129,6 +129,12 @@ class World:
         unfinished = len(self.core.book.state.jobs)
         self.record.note(at, self.held, self.core.book.waiting.count(), unfinished)
         return True
+
+    def _settles(self, now: float, *, ticks: bool, spoken: bool) -> bool:
+        """Return whether the core has to look at the pool: not when only time has passed and no round is due."""
+        if self._rules.only_ticks and not ticks:
+            return False
+        return spoken or self.core.book.dirty or self.core.rounds.due(now)
 
     # ---- what happens ----------------------------------------------------------------------------------------------
 
