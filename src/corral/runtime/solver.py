@@ -35,6 +35,9 @@ SOLVE_MAX_S = 300.0
 NICENESS = 5
 """Heartbeats and starts go before a round where CPUs are few."""
 
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""Sums in one order on every machine, and the other CPUs for those who compute for somebody."""
+
 T = TypeVar("T")
 Make = Callable[[SchedulingConfig], Solver]
 
@@ -133,7 +136,9 @@ class SolverProcess:
     async def _ask(self, market: Market) -> Answer:
         child = self._child
         if child is None or child.returncode is not None:
-            child = self._child = await asyncio.create_subprocess_exec(*self._command, stdin=PIPE, stdout=PIPE)
+            child = self._child = await asyncio.create_subprocess_exec(
+                *self._command, stdin=PIPE, stdout=PIPE, env={**os.environ, **ONE_THREAD}
+            )
         into, out = child.stdin, child.stdout
         if into is None or out is None:
             raise EOFError("it has no pipes")

@@ -127,6 +127,21 @@ def test_a_child_that_hangs_is_killed() -> None:
     drill(scenario, patience_s=2.0)
 
 
+def test_the_production_child_solves_a_round() -> None:
+    async def whole() -> RoundPlan:
+        solver = SolverProcess(CONFIG)
+        try:
+            return await solver.solve(market(1, pending=3, held=8, nodes=1))
+        finally:
+            await solver.close()
+
+    plan = asyncio.run(whole())
+    # Eight devices are held by as many gangs that had their tenure, three wait: whoever wins, all devices are in use.
+    assert plan.version == 1
+    assert len(plan.awards) == len(plan.evictions)
+    assert plan.bound >= plan.value > 0
+
+
 def test_the_child_ends_when_its_input_does() -> None:
     async def whole() -> int:
         child = await asyncio.create_subprocess_exec(
