@@ -111,6 +111,10 @@ class SchedulingConfig(msgspec.Struct, frozen=True):
     ``remaining_exponent``: that of size over remaining time. Any above 0 serves the least remaining service first
     where devices are alike; 0.5 damps what a short gang can pay for fast ones (see ``valuation``).
 
+    ``critical_weight`` and ``critical_exponent``: what faster devices are worth to the gang that the whole pool waits
+    for in the end, in those of usual gangs, and how fast that fades for gangs that will be done earlier (at half of the
+    way to the end, 1/4,096 is left).
+
     ``prior_gangs``: so many gangs' worth of evidence has the scale-free prior of service times, which runs from
     ``prior_shortest_s`` to ``prior_longest_s``. Thirty: the number from which a sample counts as large. The ends are
     the shortest run that a preemption costs as much as, and two months, the longest that pools commonly allow.
@@ -139,6 +143,8 @@ class SchedulingConfig(msgspec.Struct, frozen=True):
     round_rest: int = 10
     fairness: float = 0.02
     remaining_exponent: float = 0.5
+    critical_weight: float = 1.0
+    critical_exponent: float = 12.0
     prior_gangs: float = 30.0
     prior_shortest_s: float = 30.0
     prior_longest_s: float = 60 * 86_400.0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from corral.policy.config import SchedulingConfig
-from corral.policy.valuation import bid_value, finish_time_ratio, weight
+from corral.policy.valuation import bid_value, critical_worth, finish_time_ratio, hurry_value, weight
 
 BLAND = replace(SchedulingConfig(), fairness=0.0, remaining_exponent=0.5)
 sizes = st.integers(1, 512).map(float)
@@ -62,3 +62,24 @@ def test_a_bid_at_a_quarter_of_the_best_rate_is_worth_half() -> None:
 
 def test_no_bid_is_worth_more_than_the_gang() -> None:
     assert bid_value(8.0, 200.0, 100.0) == 8.0
+
+
+def test_only_who_is_near_the_end_is_in_a_hurry() -> None:
+    config = replace(BLAND, critical_weight=2.0, critical_exponent=3.0)
+    assert critical_worth(100.0, 100.0, config) == 2.0
+    # Half of the way: 2 x (1/2)^3.
+    assert critical_worth(50.0, 100.0, config) == pytest.approx(0.25)
+    assert critical_worth(300.0, 100.0, config) == 2.0
+
+
+def test_hurry_counts_from_the_slowest_bid() -> None:
+    # sqrt(36/100) - sqrt(4/100) = 0.6 - 0.2.
+    assert hurry_value(36.0, 100.0, 4.0) == pytest.approx(0.4)
+    assert hurry_value(4.0, 100.0, 4.0) == 0.0
+    assert hurry_value(1.0, 100.0, 4.0) == 0.0
+
+
+@given(st.floats(0.01, 1e6), sizes)
+def test_where_all_devices_are_alike_nobody_hurries(rate: float, factor: float) -> None:
+    assert hurry_value(rate, rate, rate) == 0.0
+    assert hurry_value(rate * factor, rate, rate) == 0.0
