@@ -67,6 +67,8 @@ class Teller:
             argv=("train",),
             gpu_milli=job.milli if job.milli is not None else per_rank * MILLI,
             gpu_model=job.model,
+            cpus_milli=job.cpus_milli,
+            memory_mib=job.memory_mib,
             num_nodes=ranks,
             gpu_counts=gpu_counts,
             node_counts=node_counts,

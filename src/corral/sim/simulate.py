@@ -17,6 +17,8 @@ from corral.policy.config import SchedulingConfig
 from corral.sim.cluster import device_count, models_of, parse_cluster
 from corral.sim.formats.corral import read_corral
 from corral.sim.formats.gavel import read_gavel
+from corral.sim.formats.openb import read_nodes
+from corral.sim.formats.openb_jobs import read_openb
 from corral.sim.formats.philly import read_philly
 from corral.sim.formats.tiresias import read_tiresias
 from corral.sim.information import Information
@@ -32,7 +34,7 @@ INSTANT_S = 1e-6
 
 NEVER = 10**18
 
-FORMATS = ("corral", "gavel", "philly", "tiresias")
+FORMATS = ("corral", "gavel", "openb", "philly", "tiresias")
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -70,6 +72,11 @@ class Report(msgspec.Struct, frozen=True):
     moments: tuple[Moment, ...] = ()
 
 
+def nodes_of(cluster: str) -> tuple[NodeSpec, ...]:
+    """Return the nodes of a cluster specification, or of a list of nodes in the openb format (``FILE.csv``)."""
+    return read_nodes(Path(cluster)) if cluster.endswith(".csv") else parse_cluster(cluster)
+
+
 def load(options: Options, nodes: Sequence[NodeSpec]) -> Workload:
     """Read the trace of some options. Raises ``TraceUnreadable``, ``TraceInvalid`` or ``InvalidField``."""
     path = Path(options.trace)
@@ -78,6 +85,8 @@ def load(options: Options, nodes: Sequence[NodeSpec]) -> Workload:
             return read_gavel(path, Path(options.throughputs) if options.throughputs else None)
         case "philly":
             return read_philly(path, device_count(nodes), options.select)
+        case "openb":
+            return read_openb(path)
         case "tiresias":
             return read_tiresias(path)
         case _:
@@ -86,7 +95,7 @@ def load(options: Options, nodes: Sequence[NodeSpec]) -> Workload:
 
 def checked(options: Options) -> None:
     """Raise what is wrong with options before anything runs: cluster, format, policy and its level of information."""
-    parse_cluster(options.cluster)
+    nodes_of(options.cluster)
     policy_named(options.policy).level(options.information)
     if options.format not in FORMATS:
         raise InvalidField(
@@ -119,7 +128,7 @@ def simulate(options: Options, watcher: Watcher | None = None) -> Report:
     """Run one simulation."""
     begin = time.perf_counter()
     checked(options)
-    nodes = parse_cluster(options.cluster)
+    nodes = nodes_of(options.cluster)
     workload = load(options, nodes)
     world = build(options, workload, nodes)
     world.run(watcher)

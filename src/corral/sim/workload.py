@@ -18,7 +18,8 @@ class TraceJob(msgspec.Struct, frozen=True):
     It does ``work`` units in all. ``speeds`` are units per second by device model and number of devices of the whole
     gang (``"V100:4"``), by model alone (``"V100"``) or for all (``"*"``). ``devices`` are its sizes, the largest first;
     a rigid job has one. ``declared_s`` is a duration that its user declared. ``steps`` says that ``work`` counts
-    something that a user could declare; otherwise it is the duration itself.
+    something that a user could declare; otherwise it is the duration itself. ``milli`` is the share of one device that
+    it takes; ``cpus_milli`` and ``memory_mib`` are per rank (``None``: what comes with the devices).
     """
 
     name: str
@@ -34,6 +35,8 @@ class TraceJob(msgspec.Struct, frozen=True):
     model: str | None = None
     declared_s: float | None = None
     milli: int | None = None
+    cpus_milli: int | None = None
+    memory_mib: int | None = None
 
     def speed(self, model: str, devices: int) -> float:
         """Return units of work per second on ``devices`` of a model, next to nothing where it cannot run."""
