@@ -129,7 +129,8 @@ def test_ending_during_an_append_leaves_a_state_that_starts_again(state_dir: Pat
         store = house.store = Gated(state_dir / "corral.db")
         await house.start("n1")
         await house.submit(ONE)
-        await house.running_task("1")
+        # What runs is known before it is durable: the next append has to be that of the submission.
+        await house.until(lambda: "TaskStarted" in kinds(house))
         store.gate.clear()
         store.waiting.clear()
         submit = asyncio.create_task(house.submit(ONE, ONE.__class__(argv=("x",))))
