@@ -49,6 +49,7 @@ class Rounds:
         self._mark: Mark = (-1, -1)
         self._ripens_at = math.inf
         self._looked_at = -math.inf
+        self._broken = False
         self._unranked: Iterator[tuple[GangKey, Loss]] = iter(())
         self.plan = RoundPlan(0)
         self.planned_at = 0.0
@@ -65,7 +66,7 @@ class Rounds:
         if self.due(now):
             market = self.market(now)
             self._under_way = market.snapshot.version
-            self._last_at = now
+            self._last_at, self._broken = now, False
             self._mark = self._now_at()
             ends = (h.tenure_until for h in market.snapshot.holdings if h.tenure_until > now)
             self._ripens_at = min(ends, default=math.inf)
@@ -83,10 +84,11 @@ class Rounds:
         age = now - self._last_at
         if age >= config.round_s:
             return (self._changed(now) or age >= config.round_s * config.round_rest) and self._contended()
-        if age < config.round_early_s or now - self._looked_at < LOOK_S or not self._changed(now):
+        if age < config.round_early_s or not self._changed(now):
             return False
-        self._looked_at = now
-        return self._violated(now)
+        if now - self._looked_at >= LOOK_S:
+            self._looked_at, self._broken = now, self._violated(now)
+        return self._broken
 
     def _now_at(self) -> Mark:
         return self._book.board.version, self._book.waiting.version

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from corral.control.inputs import Administer, Cancel, Solved
+from corral.control.inputs import Administer, Cancel, Solved, Submit
 from corral.model.events import GangRequeued, NodeCordoned
 from corral.model.ids import GangKey, JobId, NodeId, TaskKey
 from corral.model.job import Cause, CheckpointSpec, JobState, StopReason
@@ -67,16 +67,35 @@ def test_the_production_solver_reclaims_a_guarantee_whatever_the_size_of_who_hol
 
 def test_a_higher_priority_of_the_same_tenant_gets_room_early() -> None:
     world = house(replace(QUICK, scheduling=replace(QUICK.scheduling, round_s=600.0)), n1=1)
-    world.submit(asked())
-    world.advance(TENURE_S + 600.0)
+    world.submit(asked(), asked())
+    world.advance(TENURE_S + 1.0)
+    assert len(world.markets) == 1
+    world.solver = None
     (urgent,) = world.submit(asked(priority=5))
-    world.advance(6.0)
+    world.advance(1.5)
+    assert len(world.markets) == 2, "long before the 600 s are over"
+    answer(world, just(world.markets[-1]))
     (fact,) = stopping(world)
     assert fact.preemption is not None
     assert fact.preemption.kind is PreemptionKind.PRIORITY
     obey_stops(world)
     assert world.job(urgent).state is JobState.RUNNING
     assert [world.job("1").state, len(world.core.cycle.awards)] == [JobState.PENDING, 0]
+    world.advance(500.0)
+    assert len(world.markets) == 2, "nothing is broken any more"
+
+
+def test_asking_whether_a_round_is_due_changes_nothing() -> None:
+    world = house(replace(QUICK, scheduling=replace(QUICK.scheduling, round_s=600.0)), n1=1)
+    world.submit(asked(), asked())
+    world.advance(TENURE_S + 1.0)
+    world.core.handle(world.now, Submit((asked(priority=5),)))
+    world.core.cycle.run(world.now)
+    rounds = world.core.rounds
+    world.now += 2.0
+    assert [rounds.due(world.now) for _ in range(3)] == [True, True, True]
+    world.settle()
+    assert len(world.markets) == 2
 
 
 def test_rounds_come_only_when_something_contends_and_something_changed() -> None:
