@@ -8,6 +8,7 @@ model goes first, then the next that still fits, until the model is full.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -66,6 +67,8 @@ class Rounds:
         models = sorted(scene.capacity)
         waiting = [Contender.waits(candidate) for candidate in market.pending]
         gangs = sorted([*scene.running(), *waiting], key=lambda gang: gang.order)
+        if not gangs:
+            return RoundPlan(market.snapshot.version)
         rates = {gang.key: rates_of(gang.bids, models) for gang in gangs}
         self._account(gangs, rates, scene.now)
         if self._is_due(gangs, scene.now):
@@ -80,11 +83,18 @@ class Rounds:
         self._deficits = {g.key: deficits.get(g.key) or dict.fromkeys(rates[g.key], 0.0) for g in gangs}
         for gang in gangs:
             if gang.holding is not None and gang.model is not None:
-                self._received[gang.key][gang.model] += now - max(self._at, gang.holding.started_at)
+                self._received[gang.key][gang.model] += min(
+                    now - max(self._at, gang.holding.started_at), self._turn_s(rates[gang.key][gang.model])
+                )
             if gang.key not in received:
                 best = max(rates[gang.key], key=rates[gang.key].__getitem__)
                 self._preferred.setdefault(best, set()).add(gang.key)
         self._at = now
+
+    def _turn_s(self, rate: float) -> float:
+        """Return the seconds of a whole round in which a gang does whole steps: the rest does not count as received."""
+        steps = math.floor(rate * self._config.round_s)
+        return steps / rate if steps else self._config.round_s
 
     def _is_due(self, gangs: Iterable[Contender], now: float) -> bool:
         if self._computed_at is None:
