@@ -11,7 +11,7 @@ import numpy as np
 
 from corral.policy.market.forms import Columns
 from corral.policy.market.ground import Floats, Ints
-from corral.policy.market.linear import minimum_of_cuts
+from corral.policy.market.linear import minimum_of_cuts, relaxed_prices
 
 EVALUATIONS_MAX = 60
 """Full evaluations of the dual at most."""
@@ -21,6 +21,10 @@ TOLERANCE = 1e-5
 
 SAMPLE_MIN = 4_000
 """Contenders above which first prices come from a sample of about this many: they cost a fraction and are near."""
+
+
+PROGRAM_WAYS_MAX = 2_000
+"""Ways up to which prices come from one linear program: below, it costs less than a handful of evaluations with it."""
 
 
 class Verdict:
@@ -76,6 +80,11 @@ class Dual:
 def find_prices(dual: Dual, warm: Floats | None = None) -> Verdict:
     """Return the dual near its minimum; ``warm`` are prices to begin with."""
     contenders = len(dual.starts)
+    if 0 < len(dual.value) <= PROGRAM_WAYS_MAX:
+        owner = np.repeat(np.arange(contenders), dual.sizes)
+        exact = relaxed_prices(dual.value, owner, dual.coefs[dual.form], dual.caps)
+        if exact is not None:
+            return dual.at(exact)
     start = warm
     if contenders > 2 * SAMPLE_MIN:
         start = find_prices(dual.sample(contenders // SAMPLE_MIN), warm).prices

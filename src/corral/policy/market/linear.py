@@ -70,25 +70,29 @@ def _fill(lp: highspy.HighsLp, matrix: Floats) -> None:
     lp.a_matrix_.value_ = matrix[rows, columns]
 
 
+def relaxed_prices(value: Floats, owner: Ints, use: Floats, caps: Floats) -> Floats | None:
+    """Return the prices of ``caps`` in the linear relaxation of ``best_choice``, ``None`` when HiGHS found none."""
+    if not len(caps):
+        return np.zeros(0)
+    top = float(value.max())
+    solver = _solver()
+    solver.passModel(_program(value / top, owner, use, caps))
+    solver.run()
+    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        return None
+    prices: Floats = np.maximum(0.0, -np.asarray(solver.getSolution().row_dual)[-len(caps) :]) * top
+    return prices
+
+
 def best_choice(value: Floats, owner: Ints, use: Floats, caps: Floats, nodes: int) -> tuple[Ints, float] | None:
     """Choose at most one way per owner so that the use stays within ``caps``; return the ways and the bound.
 
     ``value`` by way, ``owner`` by way (0..n-1, sorted), ``use`` by way and row; at most ``nodes`` nodes are searched.
     ``None`` when HiGHS found nothing.
     """
-    ways, owners = len(value), int(owner[-1]) + 1
     top = float(value.max())
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = ways, owners + len(caps)
-    lp.col_cost_ = -value / top
-    lp.col_lower_, lp.col_upper_ = np.zeros(ways), np.ones(ways)
-    lp.integrality_ = [highspy.HighsVarType.kInteger] * ways
-    lp.row_lower_ = np.full(owners + len(caps), -highspy.kHighsInf)
-    lp.row_upper_ = np.append(np.ones(owners), caps)
-    matrix = np.zeros((owners + len(caps), ways))
-    matrix[owner, np.arange(ways)] = 1.0
-    matrix[owners:] = use.T
-    _fill(lp, matrix)
+    lp = _program(value / top, owner, use, caps)
+    lp.integrality_ = [highspy.HighsVarType.kInteger] * len(value)
     solver = _solver(nodes)
     solver.passModel(lp)
     solver.run()
@@ -97,3 +101,22 @@ def best_choice(value: Floats, owner: Ints, use: Floats, caps: Floats, nodes: in
         return None
     chosen = np.flatnonzero(np.asarray(solver.getSolution().col_value) > 0.5)
     return chosen, -float(info.mip_dual_bound) * top
+
+
+def _program(worth: Floats, owner: Ints, use: Floats, caps: Floats) -> highspy.HighsLp:
+    """Return the program: one row per owner, then one per cap; one column per way."""
+    ways, owners = len(worth), int(owner[-1]) + 1
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = ways, owners + len(caps)
+    lp.col_cost_ = -worth
+    lp.col_lower_, lp.col_upper_ = np.zeros(ways), np.ones(ways)
+    lp.row_lower_ = np.full(owners + len(caps), -highspy.kHighsInf)
+    lp.row_upper_ = np.append(np.ones(owners), caps)
+    of_way, of_row = np.nonzero(use)
+    way = np.append(np.arange(ways), of_way)
+    order = np.argsort(way, kind="stable")
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_ = np.searchsorted(way[order], np.arange(ways + 1)).astype(np.int32)
+    lp.a_matrix_.index_ = np.append(owner, of_row + owners)[order].astype(np.int32)
+    lp.a_matrix_.value_ = np.append(np.ones(ways), use[of_way, of_row])[order]
+    return lp
