@@ -19,6 +19,7 @@ DOCUMENTED = {
     "CORRAL_JOB", "CORRAL_JOB_NAME", "CORRAL_TENANT", "CORRAL_NODE", "CORRAL_GANG", "CORRAL_RANK", "CORRAL_TASK",
     "CORRAL_INCARNATION", "CORRAL_RESTARTS", "CORRAL_CHECKPOINT_DIR", "CORRAL_OUTPUT_DIR", "CORRAL_DATA_DIR",
     "CORRAL_TASK_DIR", "CORRAL_DEVICES", "CORRAL_GPU_MILLI", "CORRAL_SIMULATED", "PATH",
+    "WORLD_SIZE", "CORRAL_NUM_NODES", "CORRAL_NUM_GPUS",
 }  # fmt: skip
 
 
@@ -137,6 +138,7 @@ def test_a_task_gets_exactly_the_documented_environment(shared: LivePool) -> Non
     assert all(uuid.startswith(f"SIM-H100-{env['CORRAL_NODE']}-") for uuid in devices)
     assert (env["CUDA_DEVICE_ORDER"], env["CORRAL_SIMULATED"]) == ("PCI_BUS_ID", "1")
     assert (env["NODE_RANK"], env["NNODES"], env["NPROC_PER_NODE"]) == ("0", "1", "2")
+    assert (env["CORRAL_NUM_NODES"], env["CORRAL_NUM_GPUS"], env["WORLD_SIZE"]) == ("1", "2", "2")
     assert env["MASTER_ADDR"] == "127.0.0.1"
     assert 20_000 <= int(env["MASTER_PORT"]) <= 29_999
     home = shared.state_dir / "jobs" / job
