@@ -33,8 +33,8 @@ Mark = tuple[int, int]
 LOOK_S = 1.0
 """How often a broken guarantee or priority is looked for: that costs a look at every gang."""
 
-RANKED_AT_ONCE = 1_000
-"""Gangs whose urgency is set in one go: about 10 ms, so that no heartbeat waits for the 100,000 of a full pool."""
+AT_ONCE = 1_000
+"""Gangs that are ranked, or jobs that are asked for bids, in one go: no heartbeat waits for all of a full pool."""
 
 
 class Rounds:
@@ -166,9 +166,10 @@ class Rounds:
                 yield kept
 
     def _bid(self, now: float, snapshot: Snapshot) -> None:
-        """Ask for the bids of running jobs that are not known, as after a restart."""
+        """Ask for the bids of running jobs that are not known, as after a restart; those of many in a few rounds."""
         book = self._book
-        for name in {key.job for key in book.board.holdings if key.job not in book.waiting.proposals}:
+        unknown = dict.fromkeys(key.job for key in book.board.holdings if key.job not in book.waiting.proposals)
+        for name in islice(unknown, AT_ONCE):
             job = book.state.jobs[name]
             proposal = self._cycle.proposal(job, snapshot)
             if proposal.bids:
@@ -211,7 +212,7 @@ class Rounds:
     def _rank(self) -> None:
         """Set the urgency of some gangs that lost: by what running them is worth for what they need of the pool."""
         book = self._book
-        for key, loss in islice(self._unranked, RANKED_AT_ONCE):
+        for key, loss in islice(self._unranked, AT_ONCE):
             candidate = book.waiting.index.get(key)
             if candidate is not None and loss.value > 0:
                 share = gang_amount(candidate.bids[0]).dominant_share(book.board.capacity)

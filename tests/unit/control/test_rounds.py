@@ -291,6 +291,19 @@ def test_after_a_restart_nothing_is_left_of_a_plan_but_the_gangs_that_are_stoppi
     assert {h.key.job for h in again.book.board.holdings.values() if h.stopping} == victims
 
 
+def test_after_a_restart_running_jobs_are_asked_for_their_bids_with_the_first_round() -> None:
+    world = house(n1=2)
+    world.submit(asked(), asked(), asked(priority=1))
+    again = world.replayed()
+    running = [job.id for job in again.book.state.jobs.values() if job.state is JobState.RUNNING]
+    assert not any(name in again.book.waiting.proposals for name in running)
+    again.settle(world.now)
+    assert not again.rounds.due(world.now + 1.0), "nodes get one interval to be heard again"
+    market = again.rounds.market(world.now + 10.0)
+    assert [h.bids for h in market.snapshot.holdings] == [again.book.waiting.proposals[name].bids for name in running]
+    assert all(h.won == replace(h.bids[0], preferred=()) for h in market.snapshot.holdings)
+
+
 def test_without_the_fill_only_awards_start_gangs() -> None:
     world = house(replace(QUICK, fill=False), n1=2)
     world.solver = None
