@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from corral.model.ids import GangKey, QueueName, TenantId
 from corral.model.offer import QueueStanding, Standing
 from corral.model.resources import MILLI, Amount, GangShape
+from corral.model.tenant import Quota
 from corral.policy.market.contenders import Contender
 
 
@@ -28,9 +29,12 @@ class Limits:
         self.of: list[tuple[tuple[int, bool], ...]] = [()]
         self.groups: list[int] = []
         self._rows: dict[TenantId | QueueName | tuple[str, str], tuple[tuple[int, bool], ...]] = {}
+        self.reserved_group: dict[GangKey, int] = {}
+        if not reserved and not _any_limit(standings, queues):
+            self.groups = [0] * len(contenders)
+            return
         own = _held(contenders)
         known: dict[tuple[tuple[tuple[int, bool], ...], object], int] = {((), None): 0}
-        self.reserved_group: dict[GangKey, int] = {}
         for contender in contenders:
             rows = self._tenant(contender.tenant, standings, own) + self._queue(contender.queue, queues, own)
             name = (rows, contender.key if contender.key in reserved else None)
@@ -83,6 +87,13 @@ class Limits:
             rows.append((len(self.caps), False))
             self.caps.append(max(0, cpus_milli - max(0, stays.cpus_milli)) / MILLI)
         return tuple(rows)
+
+
+def _any_limit(standings: Mapping[TenantId, Standing], queues: Mapping[QueueName, QueueStanding]) -> bool:
+    none = Quota()
+    return any(standing.tenant.limit != none for standing in standings.values()) or any(
+        queue.queue.limit != none for queue in queues.values()
+    )
 
 
 def _held(contenders: Sequence[Contender]) -> dict[tuple[str, str], Amount]:

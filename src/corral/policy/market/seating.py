@@ -137,6 +137,8 @@ class Seating:
 
     def _start_reserved(self) -> None:
         """Start gangs on their reservations where they are worth more than who is in the way."""
+        if not self.ground.kept:
+            return
         for index, contender in enumerate(self.contenders):
             placements = self.ground.kept.get(contender.key)
             if not placements or contender.holding is not None:
