@@ -67,6 +67,8 @@ def start(thread, start=threading.Thread.start):
 
 
 threading.Thread.start = start
+# It sets a variable for its linear algebra and takes it away again while it is imported: its doing, not ours.
+import numpy
 before = state()
 sys.addaudithook(watch)
 for current in names:

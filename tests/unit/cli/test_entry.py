@@ -15,6 +15,7 @@ from corral.cli.tree import LEAVES
 GROUPS = {
     "nodes": ("cordon", "uncordon", "remove"),
     "queue": ("list", "add", "set", "remove"),
+    "sim": ("run", "compare"),
     "tenant": ("list", "add", "set", "remove"),
     "token": ("list", "issue", "revoke"),
 }

@@ -12,7 +12,13 @@ from corral.cli.tree import Json, StrictGroup, command
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-sim = typer.Typer(cls=StrictGroup, no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
+sim = typer.Typer(
+    cls=StrictGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    help="Run recorded workloads under the production scheduler and others, in virtual time.",
+)
 
 BASELINES = "corral,fifo,las,srtf-oracle"
 
