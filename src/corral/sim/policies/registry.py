@@ -8,7 +8,6 @@ from enum import StrEnum
 import msgspec
 
 from corral.model.errors import InvalidField
-from corral.model.market import Market, RoundPlan
 from corral.policy.config import SchedulingConfig
 from corral.ports.solver import Solver
 from corral.sim.information import Information
@@ -59,12 +58,9 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 def _production(setting: Setting) -> Solver:
-    from corral.policy.market.solve import solve
+    from corral.policy.market.solve import RoundSolver
 
-    def solver(market: Market) -> RoundPlan:
-        return solve(market, setting.config)
-
-    return solver
+    return RoundSolver(setting.config)
 
 
 def _easy(setting: Setting) -> Solver:
