@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.control.shell import ControlShell
 from corral.model.errors import AmbiguousName, Forbidden, NotFound, Unauthenticated
+from corral.model.events import GangStopping
 from corral.model.ids import JobId, TenantId
 from corral.model.job import Job
 from corral.model.tenant import Role, Token
+from corral.policy.explain import HIDDEN
 from corral.ports.pool import Principal
-from corral.ports.store import JobQuery, Store
+from corral.ports.store import JobQuery, JournalEntry, Store
 
 DIGITS_MAX = 12
 """Digits of a job's or an element's number: beyond any pool, and short enough to be read as a number."""
@@ -32,6 +35,16 @@ def require_admin(who: Principal) -> None:
 def scope(who: Principal) -> TenantId | None:
     """Return the tenant that a principal is bound to, ``None`` for an admin."""
     return None if who.role is Role.ADMIN else who.tenant
+
+
+def seen_by(entry: JournalEntry, tenant: TenantId | None) -> JournalEntry:
+    """Return an entry as a tenant may see it (``None``: an admin): without the numbers of other tenants' jobs."""
+    fact = entry.fact
+    if tenant is None or not isinstance(fact, GangStopping) or fact.preemption is None:
+        return entry
+    if fact.preemption.beneficiary is None or fact.preemption.tenant in (None, tenant):
+        return entry
+    return replace(entry, fact=replace(fact, preemption=replace(fact.preemption, beneficiary=HIDDEN)))
 
 
 class Ref(msgspec.Struct, frozen=True):

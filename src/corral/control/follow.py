@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import msgspec
 from msgspec.structs import replace
 
-from corral.control.access import Access, scope
+from corral.control.access import Access, scope, seen_by
 from corral.control.shell import ControlShell
 from corral.model.errors import NotFound
 from corral.model.events import GangEnded, GangPlaced, JobEnded, job_of
@@ -40,19 +40,19 @@ async def follow_changes(
             for entry in await shell.read(store.entries_of_job, job):
                 if entry.seq > sent:
                     sent = entry.seq
-                    yield Change(entry)
+                    yield Change(seen_by(entry, tenant))
         elif after_seq is not None:
             owners: dict[JobId, TenantId | None] = {}
             while page := await shell.read(store.entries_after, sent, PAGE):
                 for entry in page:
                     sent = entry.seq
                     if await _visible(shell, store, entry, tenant, owners):
-                        yield Change(entry)
+                        yield Change(seen_by(entry, tenant))
                 if len(page) < PAGE:
                     break
         while (live := await subscriber.queue.get()) is not None:
             if live.seq > sent:
-                yield Change(live)
+                yield Change(seen_by(live, tenant))
     finally:
         shell.feed.unsubscribe(subscriber)
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.control import explaining, reports
-from corral.control.access import Access, digest_of, require_admin, scope
+from corral.control.access import Access, digest_of, require_admin, scope, seen_by
 from corral.control.accounts import HOUR_S, listed_job
 from corral.control.explaining import veiled_plan
 from corral.control.follow import LogStart, follow_changes, follow_log
@@ -174,7 +174,8 @@ class ControllerPool:
     async def history(self, who: Principal, ref: str) -> list[JournalEntry]:
         """Return the journaled facts of a job, oldest first."""
         found = await self._access.find(who, ref)
-        return await self._shell.read(self._store.entries_of_job, found.job.id)
+        entries = await self._shell.read(self._store.entries_of_job, found.job.id)
+        return [seen_by(entry, scope(who)) for entry in entries]
 
     async def wait(self, who: Principal, ref: str, timeout_s: float) -> Job:
         """Return the job once it ended, or as it is after ``timeout_s``."""
