@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from corral.model.ids import DeviceId, GangKey, JobId, TenantId
+from corral.model.ids import DeviceId, GangKey, JobId, NodeId, TenantId
 from corral.model.market import Award, Eviction, Loss, Market, Preemption, PreemptionKind, RoundPlan
 from corral.model.offer import Holding
 from corral.model.resources import GangShape
@@ -66,38 +66,49 @@ def _prices(verdict: Verdict, rows: Rows, models: list[str]) -> dict[str, float]
     return found
 
 
+class _Comers:
+    """Who starts on which devices and nodes."""
+
+    def __init__(self, seating: Seating) -> None:
+        self._devices: dict[DeviceId, int] = {}
+        self._nodes: dict[NodeId, set[int]] = {}
+        for index, won in sorted(seating.awards.items()):
+            for placement in won.placements:
+                self._nodes.setdefault(placement.node, set()).add(index)
+                self._devices.update(dict.fromkeys((share.uuid for share in placement.devices), index))
+
+    def to(self, holding: Holding) -> set[int]:
+        """Return who comes to a gang's devices, or else to the CPUs and memory of its nodes."""
+        shares = (share.uuid for placement in holding.placements for share in placement.devices)
+        devices = {self._devices[uuid] for uuid in shares if uuid in self._devices}
+        return devices or set().union(*(self._nodes.get(p.node, set()) for p in holding.placements))
+
+
 def _evictions(contenders: list[Contender], evicted: list[int], seating: Seating) -> list[Eviction]:
-    users: dict[DeviceId, int] = {}
-    for index, won in sorted(seating.awards.items()):
-        for placement in won.placements:
-            for share in placement.devices:
-                users[share.uuid] = index
+    comers = _Comers(seating)
     found = []
     for index in evicted:
         contender = contenders[index]
         holding = contender.holding
         assert holding is not None
-        preemption = _preemption(index, holding, contenders, users, seating)
+        preemption = _preemption(index, holding, contenders, comers, seating)
         found.append(Eviction(contender.key, holding.incarnation, preemption))
     return found
 
 
 def _preemption(
-    index: int, holding: Holding, contenders: list[Contender], users: dict[DeviceId, int], seating: Seating
+    index: int, holding: Holding, contenders: list[Contender], comers: _Comers, seating: Seating
 ) -> Preemption:
-    """Say why a gang gives way: for the most valuable of those who come to its devices."""
+    """Say why a gang gives way: for the most valuable of those who come to where it was."""
     own = contenders[index]
     award = seating.awards.get(index)
-    comers = {users[s.uuid] for p in holding.placements for s in p.devices if s.uuid in users} - {index}
-    if index in seating.cleared_for:
-        comers.add(seating.cleared_for[index])
-    winner = min(comers, key=lambda i: (-contenders[i].worth, contenders[i].order), default=None)
-    if award is not None and (index in seating.movers or winner is None):
+    others = {seating.cleared_for[index]} if index in seating.cleared_for else comers.to(holding) - {index}
+    others &= seating.awards.keys()
+    if award is not None and (index in seating.movers or not others):
         return Preemption(_own_kind(award, holding), None, None, own.lost_s)
-    if winner is None:
-        # It holds what a limit of its tenant or queue gives to another.
-        same = [i for i in seating.awards if contenders[i].tenant == own.tenant]
-        winner = min(same, key=lambda i: (-contenders[i].worth, contenders[i].order), default=None)
+    # Else it holds what a limit of its tenant or queue gives to another.
+    alike = {i for i in seating.awards if own.tenant == contenders[i].tenant or own.queue == contenders[i].queue}
+    winner = min(others or alike, key=lambda i: (-contenders[i].worth, contenders[i].order), default=None)
     beneficiary = None if winner is None else contenders[winner]
     kind = PreemptionKind.ROOM
     if award is not None:
