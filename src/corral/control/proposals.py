@@ -29,6 +29,9 @@ from corral.policy.estimation import devices_of, family_of, scale_of
 from corral.policy.inventory import Inventory
 from corral.ports.master import AppMaster
 
+PRICE_NEWS = 0.1
+"""How far a price moves until proposers are asked again: a tenth."""
+
 
 class Proposals:
     """The proposals of all live jobs. ``prices`` (by device model) are those of the last global round."""
@@ -36,6 +39,7 @@ class Proposals:
     def __init__(self, book: Book) -> None:
         self._book = book
         self.prices: dict[str, float] = {}
+        self._told: dict[str, float] = {}
         self._own: dict[JobId, tuple[Bid, ...]] = {}
         self._default: dict[JobId, tuple[Bid, ...]] = {}
         self._asked: dict[JobId, Offer | None] = {}
@@ -70,6 +74,14 @@ class Proposals:
             work = job.spec.work if job is not None else None
             if job is not None and ((work is not None and work.throughput) or book.experience.rates(job.spec)):
                 book.waiting.unbid[name] = None
+
+    def priced(self, prices: dict[str, float]) -> None:
+        """Take the prices of a round. Jobs with a proposer of their own are offered again when one moved by a tenth."""
+        before, self.prices = self._told, prices
+        if any(_moved(before.get(model, 0.0), prices.get(model, 0.0)) for model in before.keys() | prices.keys()):
+            self._told = prices
+            own = (name for name in self._default if name in self._book.state.jobs)
+            self._book.waiting.unbid.update(dict.fromkeys(own))
 
     def offered(self, job: Job, snapshot: Snapshot, credit: float) -> Offer:
         """Return a snapshot as one job sees it."""
@@ -202,3 +214,7 @@ def _number(said: float | None, *, most: float = math.inf, shift: float = 0.0) -
     if said is None or not math.isfinite(said + shift):
         return None
     return min(most, max(0.0, said + shift))
+
+
+def _moved(before: float, after: float) -> bool:
+    return abs(after - before) > PRICE_NEWS * max(abs(before), abs(after))

@@ -193,7 +193,7 @@ class Rounds:
             return
         book = self._book
         self.plan, self.planned_at = answer.plan, now
-        self._cycle.proposals.prices = answer.plan.prices
+        self._cycle.proposals.priced(answer.plan.prices)
         self.ruling = ruling = verify_plan(
             answer.plan,
             self._cycle.prune(now),

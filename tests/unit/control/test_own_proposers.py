@@ -100,6 +100,20 @@ def test_a_proposer_is_asked_one_thing_at_a_time_and_the_newest_last() -> None:
     assert bids_of(world, "2")[0].throughput == 1.0
 
 
+def test_a_proposer_is_asked_again_when_a_price_moves_by_a_tenth() -> None:
+    world = busy()
+    submit(world, OWN, ONE)
+    proposals = world.core.cycle.proposals
+    own = replace(bids_of(world, "2")[0], throughput=7.0)
+    for price, asked in ((1.0, 2), (1.05, 2), (1.09, 2), (1.12, 3), (1.05, 3), (0.9, 4)):
+        answer(world, "2", own)
+        proposals.priced({"H100": price})
+        world.core.book.dirty = True
+        world.settle()
+        assert len(world.asks) == asked, price
+    assert world.asks[-1].offer.prices == {"H100": 0.9}
+
+
 def test_a_proposer_sees_the_gangs_of_its_own_tenant_only() -> None:
     world = Asking(n1=2)
     for tenant in ("a", "b"):
