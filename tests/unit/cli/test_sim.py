@@ -9,7 +9,7 @@ import pytest
 
 from corral.cli.render.layout import as_text
 from corral.cli.render.sim import report, reports
-from corral.cli.simulating import level, selected
+from corral.cli.simulating import level, selected, watched
 from corral.model.errors import InvalidField
 from corral.sim.information import Information
 from corral.sim.simulate import Options, simulate
@@ -89,3 +89,17 @@ def test_reports_name_level_gap_and_definition(trace: str) -> None:
     assert "trace.jsonl: 2 jobs" in text
     side = as_text(reports([found]), width=200)
     assert side.splitlines()[1].split()[:2] == ["las", "progress"]
+
+
+def test_a_bar_moves_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with watched(["fifo"]) as bars:
+        assert bars is None
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with watched(["fifo", "las"]) as bars:
+        assert bars is not None
+        bars.of(1)(3, 12)
+        bars._progress.refresh()
+    said = capsys.readouterr()
+    assert "3/12" in said.err
+    assert said.out == ""
