@@ -32,8 +32,8 @@ def test_every_tenant_gets_its_guarantee_as_far_as_it_can_use_it(seed: int) -> N
     after = [h.tenant for h in running if h.key not in gone] + [award.tenant for award in plan.awards]
     assert len(after) == 8
     for name, floor in floors.items():
-        wanted = sum(job.tenant == name for job in [*running, *jobs])
-        assert after.count(name) >= min(floor, wanted)
+        wanted = sum(h.tenant == name for h in running) + sum(job.tenant == name for job in jobs)
+        assert sum(owner == name for owner in after) >= min(floor, wanted)
 
 
 def best_placement(jobs: list[Candidate], nodes: list[int]) -> float:
@@ -54,10 +54,10 @@ def best_placement(jobs: list[Candidate], nodes: list[int]) -> float:
 
 def test_what_is_placed_is_near_the_best_that_can_be_placed() -> None:
     ratios = []
-    for seed in range(120):
+    for seed in range(80):
         rng = random.Random(seed)
-        sizes = [rng.randint(2, 5) for _ in range(2)]
-        jobs = [waits(i, Bid(shape(rng.randint(1, 4))), remaining=rng.uniform(50, 500)) for i in range(6)]
+        sizes = [rng.randint(2, 4) for _ in range(3)]
+        jobs = [waits(i, Bid(shape(rng.choice((1, 2, 2, 3, 4)))), remaining=rng.uniform(50, 500)) for i in range(7)]
         specs = [node_spec(f"n{i}", size, cpus=256, memory=10**6) for i, size in enumerate(sizes)]
         plan = solve(market(specs, jobs), PLAIN)
         best = best_placement(jobs, sizes)
