@@ -106,9 +106,10 @@ def _preemption(
     others &= seating.awards.keys()
     if award is not None and (index in seating.movers or not others):
         return Preemption(_own_kind(award, holding), None, None, own.lost_s)
-    # Else it holds what a limit of its tenant or queue gives to another.
-    alike = {i for i in seating.awards if own.tenant == contenders[i].tenant or own.queue == contenders[i].queue}
-    winner = min(others or alike, key=lambda i: (-contenders[i].worth, contenders[i].order), default=None)
+    if not others:
+        # It holds what a limit of its tenant or queue gives to another.
+        others = {i for i in seating.awards if own.tenant == contenders[i].tenant or own.queue == contenders[i].queue}
+    winner = min(others, key=lambda i: (-contenders[i].worth, contenders[i].order), default=None)
     beneficiary = None if winner is None else contenders[winner]
     kind = PreemptionKind.ROOM
     if award is not None:
