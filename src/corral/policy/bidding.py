@@ -34,10 +34,6 @@ SPLIT = 0.85
 MODELS_DIFFER = 1.01
 """Models whose expected throughputs lie within a hundredth of each other need no bids of their own."""
 
-HOPELESS = 0.01
-"""What is slower than this part of the best way with as many devices is no way to run: nobody would rather hold devices
-for a hundred times as long than wait for others."""
-
 _Way = tuple[GangShape, Locality, Prediction]
 
 
@@ -81,7 +77,7 @@ def default_bids(
                 tenure_s=tenure_s,
             )
         )
-    return tuple(_few(_hopeful(bids)))
+    return tuple(_few(bids))
 
 
 def _seconds(total: float | None, speed: Prediction) -> float | None:
@@ -180,15 +176,6 @@ def _localities(shape: GangShape, pool: Landscape) -> list[tuple[Locality, float
     if shape.ranks == 1 and demand.gpus_whole > 1 and pool.islands_matter(demand):
         return [(Locality.NVLINK, 1.0), (Locality.ANY, SPLIT)]
     return [(Locality.ANY, 1.0)]
-
-
-def _hopeful(bids: list[Bid]) -> list[Bid]:
-    """Return the bids without those that are next to standing still."""
-    best: dict[int, float] = {}
-    for bid in bids:
-        scale = scale_of(bid.shape)
-        best[scale] = max(best.get(scale, 0.0), bid.throughput)
-    return [bid for bid in bids if bid.throughput >= HOPELESS * best[scale_of(bid.shape)]]
 
 
 def _few(bids: list[Bid]) -> list[Bid]:

@@ -121,11 +121,6 @@ def test_what_was_measured_of_the_family_tells_models_apart_without_any_claim() 
     assert p100.confidence < 0.2
 
 
-def test_a_model_on_which_the_job_would_next_to_stand_still_gets_no_bid() -> None:
-    work = WorkSpec(throughput={"V100": 10.0, "P100": 0.2, "K80": 0.05})
-    assert [model for *_, model, _ in words(default_bids(spec(work=work), offered(mixed(2))))] == ["V100", "P100"]
-
-
 def test_a_declared_model_stays_and_measurement_gives_its_throughput() -> None:
     job = JobSpec(name="t", tenant=TenantId("a"), shape=shape(1, model="p100"), argv=("x",), work=WorkSpec(total=100.0))
     (bid,) = default_bids(job, Offer(offered(mixed()).snapshot, 0.0, rates=(Rate("P100", 1, 4.0, 0.95),)))
