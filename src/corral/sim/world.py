@@ -31,7 +31,7 @@ from corral.sim.information import Information, Teller
 from corral.sim.record import Record
 from corral.sim.runs import Run, Truth
 from corral.sim.timeline import Timeline
-from corral.sim.workload import TraceJob, Workload
+from corral.sim.workload import CANNOT, TraceJob, Workload
 
 PROGRESS_KNOWN_S = 300.0
 """Service after which the fraction done of a job is known (design: level ``progress``)."""
@@ -185,6 +185,8 @@ class World:
         models = {self._models[share.uuid] for share in shares}
         rate = min(run.job.speed(model, len(shares)) for model in models)
         devices = sum(share.milli for share in shares) / MILLI
+        if self._solver is None and rate <= CANNOT * max(run.job.speeds.values()):
+            raise SimulationStuck(f"{run.job.name} was put where it cannot run, and no round will ever move it")
         run.start(now, gang.incarnation, rate, devices, self._rules.restart_cost_s)
         self.held += run.devices
         self._running[key] = run

@@ -13,7 +13,7 @@ import pytest
 
 from corral.model.errors import CorralError, SimulationStuck
 from corral.sim.policies.registry import POLICIES
-from corral.sim.workload import TraceJob
+from corral.sim.workload import CANNOT, TraceJob
 from tests.unit.sim.worlds import ends, job, workload, world
 
 MIXED = tuple(
@@ -99,6 +99,12 @@ def test_a_policy_that_lets_jobs_wait_for_ever_is_told() -> None:
     stuck._timeline.due(1e9)
     with pytest.raises(SimulationStuck, match="1 of 1 jobs wait for ever"):
         stuck.run()
+
+
+def test_a_job_that_was_put_where_it_cannot_run_is_told_where_nothing_moves_it() -> None:
+    slow = job("a", 0, 1, 10, speeds={"FAST": 1.0, "SLOW": CANNOT}, steps=True)
+    with pytest.raises(SimulationStuck, match="b was put where it cannot run"):
+        world("fill", "1xFAST,1xSLOW", workload(slow, job("b", 0, 1, 10, speeds=slow.speeds, steps=True))).run()
 
 
 SCRIPT = """
