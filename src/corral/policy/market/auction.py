@@ -80,6 +80,8 @@ class Dual:
 def find_prices(dual: Dual, warm: Floats | None = None) -> Verdict:
     """Return the dual near its minimum; ``warm`` are prices to begin with."""
     contenders = len(dual.starts)
+    if not len(dual.caps):
+        return dual.at(np.zeros(0))
     if 0 < len(dual.value) <= PROGRAM_WAYS_MAX:
         owner = np.repeat(np.arange(contenders), dual.sizes)
         exact = relaxed_prices(dual.value, owner, dual.coefs[dual.form], dual.caps)

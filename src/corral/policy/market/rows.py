@@ -38,10 +38,23 @@ class Rows:
         self._limits(limits)
         self._cells()
         self._discount_reserved(limits)
+        self._drop_slack(columns)
         self.caps: Floats = np.asarray(self._caps, dtype=np.float64)
         self.coefs: Floats = (
             np.column_stack(self._columns) if self._columns else np.zeros((len(self._forms), 0), dtype=np.float64)
         )
+
+    def _drop_slack(self, columns: Columns) -> None:
+        """Forget rows that could not bind even if everybody took the way that uses most of them."""
+        binding = []
+        for row, column in enumerate(self._columns):
+            most = np.maximum.reduceat(column[columns.form], columns.starts).sum() if len(columns.starts) else 0.0
+            if most > self._caps[row] + 1e-9:
+                binding.append(row)
+        self._columns = [self._columns[row] for row in binding]
+        self._caps = [self._caps[row] for row in binding]
+        self.models = [self.models[row] for row in binding]
+        self.whole = [self.whole[row] for row in binding]
 
     def _add(self, column: Floats, cap: float, model: int = -1, *, whole: bool = False) -> None:
         if column.any():

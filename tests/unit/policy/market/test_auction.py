@@ -139,3 +139,10 @@ def test_prices_from_a_sample_lead_to_the_same_bound() -> None:
         (5_000.0 - filled[split - 1]) / dual.coefs[order[split], 0]
     )
     assert find_prices(dual).value == pytest.approx(relaxed, rel=1e-4)
+
+
+def test_where_nothing_is_scarce_everybody_takes_the_best() -> None:
+    dual = dual_of([[(1, ()), (2, ())]] * 3_000, [])
+    choice, verdict = choose(dual, find_prices(dual))
+    assert worth(dual, choice) == pytest.approx(6_000)
+    assert verdict.value == pytest.approx(6_000)
