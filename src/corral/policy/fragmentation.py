@@ -157,11 +157,8 @@ class Gauge:
         self.weights = tuple(weight for _, weight in mix)
         self.sizes = tuple(need.gpu_milli for need, _ in mix)
         self._states: dict[Key, State] = {}
-        pools: dict[tuple[str, ...], dict[int, list[tuple[int, int, int]]]] = {}
-        for index, (need, _) in enumerate(mix):
-            sizes = pools.setdefault(need.models, {})
-            sizes.setdefault(need.gpu_milli, []).append((index, need.cpus_milli, need.memory_mib))
-        self._pools = tuple((models, tuple(sizes.items())) for models, sizes in pools.items())
+        self._needs = tuple(need for need, _ in mix)
+        self._sizes: dict[str, tuple[_Size, ...]] = {}
 
     def state(self, key: Key) -> State:
         """Return the one state of a key."""
@@ -175,27 +172,67 @@ class Gauge:
     def _usable(self, key: Key) -> array[float]:
         devices, cpus, memory = key
         usable = array("d", bytes(8 * len(self.weights)))
-        for models, sizes in self._pools:
-            free = [left for model, _, left in devices if left > 0 and _one_of(models, model)]
-            if not free:
-                continue
-            whole, largest = MILLI * free.count(MILLI), max(free)
-            for milli, members in sizes:
-                if milli <= largest:
-                    amount = sum([left for left in free if left >= milli])
-                elif milli <= whole:
-                    amount = whole
-                else:
-                    continue
-                for index, need_cpus, need_memory in members:
-                    if need_cpus <= cpus and need_memory <= memory:
-                        room = float(amount)
-                        if cpus * milli < room * need_cpus:
-                            room = cpus * milli / need_cpus
-                        if memory * milli < room * need_memory:
-                            room = memory * milli / need_memory
-                        usable[index] = room
+        models = {model for model, _, left in devices if left > 0}
+        if len(models) == 1:
+            model = models.pop()
+            sizes = self._sizes.get(model)
+            if sizes is None:
+                on_it = [i for i, need in enumerate(self._needs) if _one_of(need.models, model)]
+                sizes = self._sizes[model] = self._sizes_of(on_it)
+            _measure(usable, [left for _, _, left in devices if left > 0], sizes, cpus, memory)
+        elif models:
+            # Needs for which the same of these models would do have the same devices.
+            together: dict[tuple[str, ...], list[int]] = {}
+            for i, need in enumerate(self._needs):
+                together.setdefault(tuple(model for model in models if _one_of(need.models, model)), []).append(i)
+            for fitting, alike in together.items():
+                free = [left for model, _, left in devices if left > 0 and model in fitting]
+                if free:
+                    _measure(usable, free, self._sizes_of(alike), cpus, memory)
         return usable
+
+    def _sizes_of(self, positions: Iterable[int]) -> tuple[_Size, ...]:
+        sizes: dict[int, list[tuple[int, int, int]]] = {}
+        for i in positions:
+            need = self._needs[i]
+            sizes.setdefault(need.gpu_milli, []).append((need.cpus_milli, need.memory_mib, i))
+        return tuple(
+            (milli, max(memory for _, memory, _ in members), sorted(members)) for milli, members in sizes.items()
+        )
+
+
+_Size = tuple[int, int, list[tuple[int, int, int]]]
+"""Needs of so many milli-GPUs: the most memory that one wants; CPUs, memory and position in the mix, fewest CPUs first.
+"""
+
+
+def _measure(usable: array[float], free: list[int], sizes: Iterable[_Size], cpus: int, memory: int) -> None:
+    """Enter what needs can use of free devices that would do for all of them."""
+    whole, least, largest, total = MILLI * free.count(MILLI), min(free), max(free), sum(free)
+    for milli, most_memory, members in sizes:
+        if milli <= least:
+            amount = total
+        elif milli <= largest:
+            amount = sum([left for left in free if left >= milli])
+        elif milli <= whole:
+            amount = whole
+        else:
+            continue
+        # All is usable for those who want no more CPUs per device than this: the devices are at least one of theirs.
+        enough = cpus * milli // amount
+        if memory >= most_memory and memory * milli >= amount * most_memory:
+            for need_cpus, _, i in members:
+                if need_cpus <= enough:
+                    usable[i] = amount
+                elif need_cpus <= cpus:
+                    usable[i] = cpus * milli / need_cpus
+                else:
+                    break
+            continue
+        for need_cpus, need_memory, i in members:
+            if need_cpus <= cpus and need_memory <= memory:
+                room = float(amount) if need_cpus <= enough else cpus * milli / need_cpus
+                usable[i] = room if memory * milli >= room * need_memory else memory * milli / need_memory
 
 
 @functools.lru_cache(maxsize=4_096)

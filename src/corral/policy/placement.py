@@ -264,12 +264,12 @@ def _options(trial: Trial, room: Room, demand: Demand, exact: str | None) -> Ite
                 choices.setdefault((devices[i].model, devices[i].island, room.free[i]), [i])
     elif demand.gpus_whole:
         choices[None] = _whole_devices(room, room.eligible(demand, exact), demand.gpus_whole, {})
-    milli = min(MILLI, demand.gpu_milli)
+    milli, model = min(MILLI, demand.gpu_milli), room.model
     for kind, positions in (choices or {None: []}).items():
         free = room.free.copy()
         for i in positions:
             free[i] -= milli
-        after = Room(room.offer, free, room.cpus_milli - demand.cpus_milli, room.memory_mib - demand.memory_mib)
+        after = Room(room.offer, free, room.cpus_milli - demand.cpus_milli, room.memory_mib - demand.memory_mib, model)
         yield kind, trial.gauge.state(after.key)
 
 
@@ -306,7 +306,7 @@ def _parts(room: Room, wish: Wish) -> Iterator[Room]:
     devices = room.offer.devices
     for island in sorted({d.island for d in devices}):
         free = [milli if d.island == island else 0 for d, milli in zip(devices, room.free, strict=True)]
-        yield Room(room.offer, free, room.cpus_milli, room.memory_mib)
+        yield Room(room.offer, free, room.cpus_milli, room.memory_mib, room.model)
 
 
 def _fill(trial: Trial, wish: Wish, mask: int, spot: _Spot) -> tuple[Placement, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from corral.model.ids import NodeId
 from corral.model.offer import NodeOffer
 from corral.model.resources import MILLI, Demand, Placement
-from corral.policy.feasibility import device_fit, model_matches, whole
+from corral.policy.feasibility import model_matches, whole
 from corral.policy.fragmentation import Gauge, Key, Mix, Prices, State, gauge
 
 REPRICED_PARTS = 8
@@ -20,33 +20,55 @@ REPRICED_PARTS = 8
 
 
 class Room:
-    """The free part of one node: milli by device in the order of ``offer.devices``, CPUs and memory."""
+    """The free part of one node: milli by device in the order of ``offer.devices``, CPUs and memory.
 
-    __slots__ = ("cpus_milli", "free", "memory_mib", "offer")
+    ``model`` is that of all its devices, ``None`` where they differ or there are none.
+    """
 
-    def __init__(self, offer: NodeOffer, free: list[int], cpus_milli: int, memory_mib: int) -> None:
+    __slots__ = ("cpus_milli", "free", "memory_mib", "model", "offer")
+
+    def __init__(self, offer: NodeOffer, free: list[int], cpus_milli: int, memory_mib: int, model: str | None) -> None:
         self.offer = offer
         self.free = free
         self.cpus_milli = cpus_milli
         self.memory_mib = memory_mib
+        self.model = model
 
     @classmethod
     def of(cls, offer: NodeOffer) -> Room:
         """Return a copy of an offer's free part."""
-        return cls(offer, [d.free_milli for d in offer.devices], offer.cpus_milli, offer.memory_mib)
+        models = {d.model for d in offer.devices}
+        model = models.pop() if len(models) == 1 else None
+        return cls(offer, [d.free_milli for d in offer.devices], offer.cpus_milli, offer.memory_mib, model)
+
+    def copy(self) -> Room:
+        """Return a room that can be changed by itself."""
+        return Room(self.offer, self.free.copy(), self.cpus_milli, self.memory_mib, self.model)
 
     def fit(self, demand: Demand, exact: str | None) -> int:
         """Return how many ranks fit; ``exact`` narrows the devices to one model by its full name."""
-        fits = min(whole(self.cpus_milli, demand.cpus_milli), whole(self.memory_mib, demand.memory_mib))
-        if demand.gpu_milli == 0 or fits <= 0:
-            return max(0, fits)
-        if exact is None and demand.gpu_model is None:
-            return min(fits, device_fit(self.free, demand))
-        return min(fits, device_fit([self.free[i] for i in self.eligible(demand, exact)], demand))
+        cpus, memory, milli = demand.cpus_milli, demand.memory_mib, demand.gpu_milli
+        if cpus > max(0, self.cpus_milli) or memory > max(0, self.memory_mib):
+            return 0
+        fits = min(whole(self.cpus_milli, cpus), whole(self.memory_mib, memory))
+        if milli == 0:
+            return fits
+        free, model = self.free, self.model
+        if exact is not None or demand.gpu_model is not None:
+            if model is None:
+                free = [free[i] for i in self.eligible(demand, exact)]
+            elif not (model == exact if exact is not None else model_matches(demand.gpu_model, model)):
+                return 0
+        if milli >= MILLI:
+            return min(fits, free.count(MILLI) // (milli // MILLI))
+        return min(fits, sum([left // milli for left in free if left > 0]))
 
     def eligible(self, demand: Demand, exact: str | None) -> list[int]:
         """Return the positions of the devices of the wanted model."""
         devices = self.offer.devices
+        if self.model is not None:
+            matches = self.model == exact if exact is not None else model_matches(demand.gpu_model, self.model)
+            return list(range(len(devices))) if matches else []
         if exact is not None:
             return [i for i, d in enumerate(devices) if d.model == exact]
         if demand.gpu_model is None:
@@ -57,7 +79,7 @@ class Room:
     def key(self) -> Key:
         """Return what makes nodes alike."""
         devices = [(d.model, d.island, free) for d, free in zip(self.offer.devices, self.free, strict=True)]
-        if len({device[0] for device in devices}) == 1:
+        if self.model is not None:
             devices.sort()
         return tuple(devices), self.cpus_milli, self.memory_mib
 
@@ -146,11 +168,7 @@ class Trial:
     def room(self, node: NodeId, mask: int = 0) -> Room:
         """Return a copy of what is free on a node once the binding reservations have theirs."""
         known = self._rooms.get(node)
-        room = (
-            Room.of(self.offers[node])
-            if known is None
-            else Room(known.offer, known.free.copy(), known.cpus_milli, known.memory_mib)
-        )
+        room = Room.of(self.offers[node]) if known is None else known.copy()
         if mask:
             keeps = [c.keeps[node] for i, c in enumerate(self._constraints) if mask >> i & 1 and node in c.keeps]
             if keeps:
