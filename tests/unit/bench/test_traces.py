@@ -54,6 +54,26 @@ def test_rows_have_what_the_table_needs(
     assert fifo["avg_jct_h"] == pytest.approx(1 / 3)
 
 
+def test_the_dial_is_drawn_with_las_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(traces, "DIALS", (0.0, 1.0))
+    (tmp_path / "philly").mkdir()
+    lines = [f"2017-10-09 07:0{i}:00,{6000 * (i + 1)},64,0,b436b2" for i in range(3)]
+    (tmp_path / "philly" / "philly_jobs.csv").write_text(
+        "\n".join(["timestamp,duration,num_gpus,gpu_time,cluster", *lines]) + "\n"
+    )
+    folder = tmp_path / "out"
+    arguments = ("--data", str(tmp_path), "--only", "philly-b436b2", "--frontier", str(folder))
+    assert run(monkeypatch, "--json", *arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(point["policy"], point["fairness"]) for point in found["frontier"]] == [
+        ("corral", 0.0), ("corral", 1.0), ("las", None)
+    ]  # fmt: skip
+    assert sorted(path.name for path in folder.iterdir()) == ["frontier-philly-b436b2.png", "frontier.json"]
+
+
 def test_pods_fill_the_pool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from corral.model.errors import TraceInvalid, TraceUnreadable
 from corral.sim.formats.corral import read_corral
 from corral.sim.formats.gavel import read_gavel
+from corral.sim.formats.openb_jobs import read_openb
 from corral.sim.formats.philly import read_philly
 from corral.sim.formats.tiresias import read_tiresias
 from corral.sim.workload import CANNOT, Workload
@@ -36,6 +37,13 @@ TABLE = {
     "k80": {"('LM (batch size 5)', 1)": {"null": 2.0}, "('LM (batch size 5)', 2)": {"null": 0.0}},
     "k80_unconsolidated": {"('LM (batch size 5)', 1)": {"null": 1.0}},
 }  # fmt: skip
+
+OPENB = """name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time
+late,12000,16384,2,1000,,100,400
+part,6000,12288,1,460,V100M16|V100M32,50,90
+cpu,6000,12288,0,0,,50,90
+never,6000,12288,1,1000,,50,50
+"""
 
 CORRAL = """{"corral_trace": 1, "origin_s": 1700000000}
 {"name": "b", "arrival_s": 5, "devices": 0.25, "duration_s": 60, "tenant": "vision", "declared_s": 100}
@@ -89,6 +97,14 @@ def test_gavel_reads_both_layouts_and_the_table_beside_the_trace(write: Write) -
     assert read_gavel(write(GAVEL_7, "elsewhere"), table).jobs[0].speeds == late.speeds
 
 
+def test_openb_pods_come_and_go(write: Write) -> None:
+    found = read_openb(write(OPENB))
+    part, late = found.jobs
+    assert (part.name, part.arrival_s, part.work, part.milli, part.model) == ("part", 50.0, 40.0, 460, "V100M16")
+    assert (late.devices, late.work, late.milli, late.model) == ((2,), 300.0, None, None)
+    assert (late.cpus_milli, late.memory_mib, found.left_out) == (12_000, 16_384, 2)
+
+
 def test_our_own_traces(write: Write) -> None:
     found = read_corral(write(CORRAL))
     a, b = found.jobs
@@ -111,6 +127,9 @@ def test_our_own_traces(write: Write) -> None:
         (philly, "", "1:1", "names no column 'timestamp'"),
         (read_tiresias, TIRESIAS.replace("0,8,30", "0,0,30"), "2:3", "num_gpu: 0 is not at least 1"),
         (read_tiresias, TIRESIAS.replace("vgg16,606", "vgg16,nan"), "3:18", "duration: nan is not above 0"),
+        (read_openb, OPENB.replace("100,400", "100,40"), "2:30", "deletion_time: the pod was deleted before"),
+        (read_openb, OPENB.replace("1,460", "2,460"), "3:19", "gpu_milli: 2 x 460 is neither a share"),
+        (read_openb, OPENB.splitlines()[0] + "\n", "", "the list names no pod with a GPU"),
         (read_gavel, GAVEL_10 + "LM\tx\n", "2:1", "the line has 2 fields, not 7 or 10"),
         (read_gavel, GAVEL_10.replace("1000", "many"), "1:48", "total steps: 'many' is not a number"),
         (read_gavel, GAVEL_10.replace("LM", "GM"), "1:1", "'GM (batch size 5)' on 2 devices is not in"),
