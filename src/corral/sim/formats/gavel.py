@@ -2,7 +2,8 @@
 
 Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020. A line has
 10 fields (job type, command, directory, name of the steps argument, whether it needs a data directory, total steps,
-number of devices, priority weight, SLO, arrival in s), or 7 in an older layout. The table holds, by worker type and
+number of devices, priority weight, SLO, arrival in s), 7 in an older layout, or 12 in that of Shockwave (Zheng et al.,
+NSDI 2023), whose changes of the batch size are not simulated. The table holds, by worker type and
 ``"('job type', devices)"``, the steps per second alone (``null``) and beside another job (not used here).
 """
 
@@ -21,6 +22,10 @@ LAYOUT_10 = (
     "job type", "command", "directory", "steps argument", "needs data", "total steps", "devices", "weight", "SLO",
     "arrival",
 )  # fmt: skip
+LAYOUT_12 = (
+    "job type", "command", "directory", "steps argument", "needs data", "total steps", "devices", "adaptation",
+    "weight", "SLO", "duration", "arrival",
+)  # fmt: skip
 LAYOUT_7 = ("job type", "command", "steps argument", "needs data", "total steps", "arrival", "devices")
 ROUND_S = 360.0
 TABLE = "simulation_throughputs.json"
@@ -35,7 +40,7 @@ def read_gavel(path: Path, throughputs: Path | None = None) -> Workload:
     """Return the jobs of a trace; the table of throughputs lies beside it unless it is named."""
     table_path = throughputs if throughputs is not None else path.with_name(TABLE)
     table = read_table(table_path)
-    jobs = [_job(row, table, table_path) for row in tab_rows(path, (LAYOUT_10, LAYOUT_7))]
+    jobs = [_job(row, table, table_path) for row in tab_rows(path, (LAYOUT_12, LAYOUT_10, LAYOUT_7))]
     jobs.sort(key=lambda job: job.arrival_s)
     return Workload(str(path), tuple(jobs), round_s=ROUND_S, restart_cost_s=0.0, whole_steps=True, table_known=True)
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from corral.model.errors import TraceInvalid, TraceUnreadable
@@ -30,6 +31,7 @@ TIRESIAS = """job_id,num_gpu,submit_time,iterations,model_name,duration,interval
 """
 
 GAVEL_10 = "LM (batch size 5)\tpython3 main.py\tlm\t--steps\t0\t1000\t2\t1\t-1.000000\t86\n"
+GAVEL_12 = GAVEL_10.replace("\t2\t1\t", "\t2\tgns\t1\t").replace("\t86", "\t62\t86")
 GAVEL_7 = "LM (batch size 5)\tpython3 main.py\t--steps\t0\t1000\t12.500000\t1\n"
 TABLE = {
     "v100": {"('LM (batch size 5)', 1)": {"null": 10.0, "('LM (batch size 5)', 1)": [4.0, 4.0]},
@@ -94,6 +96,7 @@ def test_gavel_reads_both_layouts_and_the_table_beside_the_trace(write: Write) -
     assert wide.speeds == {"V100:2": 16.0, "K80:2": 16.0 * CANNOT}
     assert wide.alone_s(("K80", "V100"), 2) == 62.5
     assert (found.whole_steps, found.table_known, found.restart_cost_s) == (True, True, 0.0)
+    assert read_gavel(write(GAVEL_12)).jobs[0] == msgspec.structs.replace(wide, name="line-1")
     assert read_gavel(write(GAVEL_7, "elsewhere"), table).jobs[0].speeds == late.speeds
 
 
@@ -130,7 +133,7 @@ def test_our_own_traces(write: Write) -> None:
         (read_openb, OPENB.replace("100,400", "100,40"), "2:30", "deletion_time: the pod was deleted before"),
         (read_openb, OPENB.replace("1,460", "2,460"), "3:19", "gpu_milli: 2 x 460 is neither a share"),
         (read_openb, OPENB.splitlines()[0] + "\n", "", "the list names no pod with a GPU"),
-        (read_gavel, GAVEL_10 + "LM\tx\n", "2:1", "the line has 2 fields, not 7 or 10"),
+        (read_gavel, GAVEL_10 + "LM\tx\n", "2:1", "the line has 2 fields, not 7 or 10 or 12"),
         (read_gavel, GAVEL_10.replace("1000", "many"), "1:48", "total steps: 'many' is not a number"),
         (read_gavel, GAVEL_10.replace("LM", "GM"), "1:1", "'GM (batch size 5)' on 2 devices is not in"),
         (read_corral, "{}\n", "1:1", "required field `corral_trace`"),
