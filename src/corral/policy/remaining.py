@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from corral.model.experience import ServiceClass, ServiceHistory
 from corral.model.ids import TenantId
@@ -37,13 +38,24 @@ Weighted = tuple[float, float]
 """Seconds of service and the number of gangs (as a weight) that it stands for."""
 
 
+class Expected(NamedTuple):
+    """What is expected of a gang that says nothing.
+
+    ``remaining_s`` is 1 / its Gittins index; ``inverse`` the mean of 1 / X in 1/s, X all the service it will have had:
+    a second in the queue adds so much to the finish-time ratio that is expected of it.
+    """
+
+    remaining_s: float
+    inverse: float
+
+
 class Lifetimes:
     """A distribution of service times, made to be asked for its Gittins index: O(n log n) once, then a bisection.
 
     ``ended`` are gangs that ended after so much service, ``going`` gangs that have had so much and have not ended.
     """
 
-    __slots__ = ("_ended", "_failed", "_served", "_survive", "_tangent", "_times")
+    __slots__ = ("_failed", "_inverse", "_served", "_survive", "_tangent", "_times")
 
     def __init__(self, ended: Iterable[Weighted], going: Iterable[Weighted] = ()) -> None:
         self._times: list[float] = []
@@ -57,6 +69,11 @@ class Lifetimes:
         for index, time in enumerate(self._times):
             before = self._times[index - 1] if index else 0.0
             self._served.append(self._served[-1] + self._survive[index] * (time - before))
+        self._inverse = [0.0] * len(self._survive)
+        """The sum of 1 / time over the part that ends after the k-th time."""
+        for index in range(len(self._times) - 1, -1, -1):
+            ends = self._survive[index] - self._survive[index + 1]
+            self._inverse[index] = self._inverse[index + 1] + ends / max(1.0, self._times[index])
         self._tangent = self._hull()
 
     def _survival(self, ended: list[Weighted], going: list[Weighted]) -> None:
@@ -86,6 +103,16 @@ class Lifetimes:
     def _slope(self, start: int, end: int) -> float:
         served = self._served[end] - self._served[start]
         return (self._failed[end] - self._failed[start]) / served if served > 0.0 else 0.0
+
+    def inverse(self, attained_s: float) -> float | None:
+        """Return the mean of 1 / X for those that last longer, in 1/s; ``None`` when none did.
+
+        Who is never seen to end counts as never ending. A service below a second counts as one.
+        """
+        before = bisect_right(self._times, attained_s)
+        if before == len(self._times) or self._survive[before] <= 0.0:
+            return None
+        return self._inverse[before] / self._survive[before]
 
     def remaining_s(self, attained_s: float) -> float | None:
         """Return 1 / the Gittins index, in seconds of service; ``None`` when no gang lasted longer."""
@@ -123,13 +150,13 @@ class RemainingService:
         self._config = config
         self._going = dict(going or {})
         self._lifetimes: dict[ServiceClass, Lifetimes] = {}
-        self._known: dict[tuple[ServiceClass, float], float] = {}
+        self._known: dict[tuple[ServiceClass, float], Expected] = {}
         self._atoms = _prior(config)
         pool = history.durations.get(ServiceClass(None, None), ())
         self._pool = _shrunk(pool, [a for some in self._going.values() for a in some], config.pool_gangs)
 
-    def remaining_s(self, tenant: TenantId, devices: int, attained_s: float) -> float:
-        """Return the seconds of service after ``attained_s`` per completion that can be had, one at least.
+    def of(self, tenant: TenantId, devices: int, attained_s: float) -> Expected:
+        """Return what is expected of a gang with ``attained_s`` of service; the remaining time is a second at least.
 
         A gang that has outlasted everything known is expected to go on for its age (a Pareto tail of exponent 1).
         """
@@ -137,9 +164,16 @@ class RemainingService:
         question = (name, attained_s)
         known = self._known.get(question)
         if known is None:
-            found = self._lifetimes_of(name).remaining_s(attained_s)
-            known = self._known[question] = max(1.0, attained_s if found is None else found)
+            lifetimes = self._lifetimes_of(name)
+            found, inverse = lifetimes.remaining_s(attained_s), lifetimes.inverse(attained_s)
+            remaining_s = max(1.0, attained_s if found is None else found)
+            known = Expected(remaining_s, 1.0 / (attained_s + remaining_s) if inverse is None else inverse)
+            self._known[question] = known
         return known
+
+    def remaining_s(self, tenant: TenantId, devices: int, attained_s: float) -> float:
+        """Return the seconds of service after ``attained_s`` per completion that can be had, one at least."""
+        return self.of(tenant, devices, attained_s).remaining_s
 
     def _lifetimes_of(self, name: ServiceClass) -> Lifetimes:
         found = self._lifetimes.get(name)

@@ -1,8 +1,14 @@
 """What a gang's run is worth in a global round.
 
-w = credit x max(1, projected finish-time ratio)^a x (size / remaining)^b, where the finish-time ratio is JCT over the
-time alone on max(its own size, a 1/n share). Only the jobs that are elastic run faster on a larger share; a rigid one
-is alone on its own size, so the ratio is its time in the pool over its service.
+w = credit x ratio^(f^2) x (size / remaining)^b, where f is the dial ``fairness`` and the ratio is the finish-time ratio
+to be expected if the gang waits no more: its time in the pool over its service, with its own size. A rigid gang is
+alone on its own size, whatever share it is due.
+
+Where nobody says what remains, two more things are done, both so that a guess harms nobody without bound. The ratio is
+the mean over all that the service may turn out to be (1 + waited x E[1 / X]): most gangs are short, and the short ones
+are those that a queue harms. And the remaining time is the geometric mean, with weights 1 - f and f, of the reciprocal
+Gittins index and of the service attained by the end of the next tenure. Least attained service first (Nuyens and
+Wierman, Perform. Eval. 65, 2008) asks no distribution: it lets nobody wait for more than all others have had.
 
 With b > 0 the worth per device falls with the remaining service (devices x time), so that a round without restart
 costs serves the least remaining service first: the rule of Smith (Nav. Res. Logist. Q. 3, 1956) for gangs. b = 1/2
@@ -22,18 +28,28 @@ import math
 from corral.policy.config import SchedulingConfig
 
 
-def finish_time_ratio(waited_s: float, attained_s: float, remaining_s: float) -> float:
-    """Return (time since submission + remaining) over the time alone, with the job's own size."""
-    alone = max(1.0, attained_s + remaining_s)
-    return max(1.0, (waited_s + attained_s + remaining_s) / alone)
+def finish_time_ratio(waited_s: float, inverse: float) -> float:
+    """Return the expected time in the pool over service, after ``waited_s`` without service and with no more of it.
+
+    ``inverse`` is the mean of 1 / all of its service, in 1/s: no more than 1.
+    """
+    return 1.0 + max(0.0, waited_s) * min(1.0, inverse)
+
+
+def hedged(remaining_s: float, attained_s: float, config: SchedulingConfig) -> float:
+    """Return a remaining time that nobody declared as it counts: the further from a guess, the larger the dial."""
+    trust = 1.0 - min(1.0, config.fairness)
+    return math.pow(remaining_s, trust) * math.pow(max(1.0, attained_s + config.tenure_s), 1.0 - trust)
 
 
 def weight(remaining_s: float, size: float, ratio: float, config: SchedulingConfig) -> float:
     """Return the worth of running a gang now, before its tenant's credit.
 
     ``size`` is what it takes of the pool, in devices or as a share: any unit, but the same for all that are compared.
+    A ratio has no bound, unlike the rest: so the dial counts by its square here.
     """
-    return math.pow(ratio, config.fairness) * math.pow(size / max(1.0, remaining_s), config.remaining_exponent)
+    fair = math.pow(ratio, config.fairness * config.fairness)
+    return fair * math.pow(size / max(1.0, remaining_s), config.remaining_exponent)
 
 
 def critical_worth(remaining_s: float, end_s: float, config: SchedulingConfig) -> float:

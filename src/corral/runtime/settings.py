@@ -48,10 +48,10 @@ class Settings(BaseSettings):
         description="Nor for so many times what its restart costs (`restart_cost`), whichever is longer.",
     )
     fairness: float = Field(
-        0.5,
+        0.25,
         ge=0.0,
-        le=4.0,
-        description="How much more a job counts the longer it takes than it would alone: 0 looks at the average only.",
+        le=1.0,
+        description="From the shortest average completion time (0) to the least harm to the worst-off job (1).",
     )
     grace_default_s: float = Field(
         10.0, ge=0.0, le=3600.0, description="Seconds between SIGTERM and SIGKILL for jobs that set no grace."

@@ -92,6 +92,48 @@ def test_the_index_scales_with_time(ended: list[tuple[float, float]], attained: 
         assert scaled == pytest.approx(whole * scale, rel=1e-6)
 
 
+def test_the_mean_of_one_over_service_by_hand() -> None:
+    # Half take 10 s, half 1,000 s: (1/10 + 1/1000) / 2. From 10 s on only the long ones are left.
+    lifetimes = Lifetimes([(10.0, 1.0), (1000.0, 1.0)])
+    assert lifetimes.inverse(0.0) == pytest.approx(0.0505)
+    assert lifetimes.inverse(10.0) == pytest.approx(0.001)
+    assert lifetimes.inverse(1000.0) is None
+    # Two still going at 50 s: S(10) = 3/4 and the rest ends at 100.
+    assert Lifetimes([(10.0, 1.0), (100.0, 1.0)], [(50.0, 2.0)]).inverse(0.0) == pytest.approx(0.025 + 0.0075)
+    # Who still goes at 200 s is never seen to end: half of all.
+    assert Lifetimes([(100.0, 1.0)], [(200.0, 1.0)]).inverse(0.0) == pytest.approx(0.005)
+
+
+@given(samples, st.lists(st.tuples(times, weights), max_size=8), st.integers(0, 41))
+def test_the_mean_of_one_over_service_is_that_of_the_survival_curve(
+    ended: list[tuple[float, float]], going: list[tuple[float, float]], attained: int
+) -> None:
+    alive = survival(ended, going, attained)
+    found = Lifetimes(ended, going).inverse(float(attained))
+    if alive < 1e-12 or attained >= max(t for t, _ in ended):
+        assert found is None or alive < 1e-12
+        return
+    drops = ((survival(ended, going, t - 1.0) - survival(ended, going, t)) / t for t in range(attained + 1, 41))
+    assert found == pytest.approx(sum(drops) / alive, rel=1e-9)
+
+
+def test_who_outlasted_everything_is_expected_to_have_had_twice_its_age_in_the_end() -> None:
+    a_year = 365 * 86_400.0
+    found = RemainingService(history(pool=(60.0,) * 50), SchedulingConfig()).of(ADA, 4, a_year)
+    assert found == (a_year, 1.0 / (2 * a_year))
+
+
+@given(st.lists(st.floats(0.0, 1e6), max_size=40), st.floats(0.0, 1e7), st.floats(1.0, 1e6))
+def test_the_mean_of_one_over_service_falls_as_service_is_attained(
+    durations: list[float], attained: float, more: float
+) -> None:
+    seen = ServiceHistory({ServiceClass(ADA, 4): tuple(sorted(durations))})
+    expect = RemainingService(seen, SchedulingConfig())
+    less, later = expect.of(ADA, 4, attained).inverse, expect.of(ADA, 4, attained + more).inverse
+    assert 0.0 < later <= less * (1 + 1e-6)
+    assert less <= 1.0 / max(1.0, attained) + 1e-12
+
+
 def test_without_any_history_who_ran_longer_is_expected_to_run_longer() -> None:
     nothing = ServiceHistory()
     found = [expected_remaining_s(nothing, ADA, 4, attained) for attained in (0.0, 600.0, 6_000.0, 60_000.0)]

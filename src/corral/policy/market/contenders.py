@@ -8,8 +8,8 @@ from corral.model.offer import Bid, Candidate, Holding
 from corral.model.resources import Amount, Demand, GangShape, Placement
 from corral.policy.config import SchedulingConfig
 from corral.policy.estimation import devices_of
-from corral.policy.remaining import RemainingService, remaining_service
-from corral.policy.valuation import bid_value, critical_worth, finish_time_ratio, hurry_value, weight
+from corral.policy.remaining import Expected, RemainingService, remaining_service
+from corral.policy.valuation import bid_value, critical_worth, finish_time_ratio, hedged, hurry_value, weight
 
 KEEPING = 1e-6
 """What going on is worth more, as a part, than starting anew for nothing: so that nothing moves without a gain."""
@@ -154,17 +154,18 @@ class Gatherer:
         first = contender.bids[0]
         attained = candidate.attained_s
         remaining = candidate.remaining_s
+        inverse: float | None = None
         if remaining is None:
             remaining = first.remaining_s
         if remaining is None:
-            remaining = expect.of(candidate.tenant, first.shape, attained)
+            remaining, inverse = expect.of(candidate.tenant, first.shape, attained)
         elif first.throughput > contender.rates[0] > 0.0:
             # Who claims twice the speed that is believed declares half of the time.
             remaining *= first.throughput / contender.rates[0]
         # The first bid's time at the best bid's rate, so that all weights speak of the same thing.
         remaining *= contender.rates[0] / contender.best
         waited = max(0.0, now - (candidate.submitted_at or candidate.queued_at) - attained)
-        ratio = finish_time_ratio(waited, attained, remaining)
+        ratio = finish_time_ratio(waited, 1.0 / max(1.0, attained + remaining) if inverse is None else inverse)
         contender.remaining_s = remaining
         contender.raw = weight(remaining, contender.size, ratio, self._config)
 
@@ -179,13 +180,14 @@ class Gatherer:
         ran = max(0.0, now - holding.started_at)
         attained = holding.attained_s + ran
         remaining = holding.remaining_s
+        inverse: float | None = None
         if remaining is None:
-            remaining = expect.of(holding.tenant, won.shape, attained)
+            remaining, inverse = expect.of(holding.tenant, won.shape, attained)
         else:
             remaining = max(1.0, remaining - max(0.0, now - holding.known_at))
         remaining *= contender.kept_rate / contender.best
         waited = max(0.0, now - (holding.submitted_at or holding.started_at) - attained)
-        ratio = finish_time_ratio(waited, attained, remaining)
+        ratio = finish_time_ratio(waited, 1.0 / max(1.0, attained + remaining) if inverse is None else inverse)
         contender.remaining_s = remaining
         contender.raw = weight(remaining, contender.size, ratio, self._config)
         unsaved = ran if holding.saved_at is None else max(0.0, now - max(holding.saved_at, holding.started_at))
@@ -239,7 +241,8 @@ class _Expectations:
         self._config = config
         self._remaining: RemainingService | None = None
 
-    def of(self, tenant: TenantId, shape: GangShape, attained_s: float) -> float:
+    def of(self, tenant: TenantId, shape: GangShape, attained_s: float) -> Expected:
         if self._remaining is None:
             self._remaining = remaining_service(self._market, self._config)
-        return self._remaining.remaining_s(tenant, devices_of(shape), attained_s)
+        found = self._remaining.of(tenant, devices_of(shape), attained_s)
+        return Expected(hedged(found.remaining_s, attained_s, self._config), found.inverse)
