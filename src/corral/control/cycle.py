@@ -30,6 +30,7 @@ from corral.model.offer import (
 from corral.model.resources import Amount, Placement
 from corral.policy.arbitration import arbitrate
 from corral.policy.fairness import credit, due_shares
+from corral.policy.memory import Memory
 from corral.policy.verification import verify_all
 
 
@@ -39,6 +40,7 @@ class Cycle:
     def __init__(self, book: Book, proposals: Proposals) -> None:
         self._book = book
         self._next_port = book.config.port_first
+        self._memory = Memory()
         self.reservations: tuple[Reservation, ...] = ()
         self.awards = Awards()
         self.proposals = proposals
@@ -70,6 +72,7 @@ class Cycle:
             self.reservations,
             book.config.scheduling,
             self.awards.all(),
+            self._memory,
         )
         self.reservations = verdict.reservations
         self.last_verdicts = self.commit(now, snapshot, verdict.allocations)

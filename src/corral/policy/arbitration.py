@@ -33,11 +33,10 @@ from corral.policy.config import SchedulingConfig
 from corral.policy.cursor import FOREVER, Cursor, TenantCursor
 from corral.policy.fairness import claim, weight_sum, within
 from corral.policy.feasibility import empty_fit
-from corral.policy.fragmentation import learnt
+from corral.policy.memory import Memory
 from corral.policy.pending import Kind, PendingIndex, kind_of
 from corral.policy.placement import Wish, place_first
 from corral.policy.reservation import better, constraints_of, plan, yielding
-from corral.policy.trial import Trial
 from corral.policy.verification import verify, verify_all
 
 __all__ = ["PendingIndex", "arbitrate", "gang_amount", "verify", "verify_all"]
@@ -64,14 +63,16 @@ def arbitrate(
     reservations: Sequence[Reservation],
     config: SchedulingConfig,
     awards: Sequence[Award] = (),
+    memory: Memory | None = None,
 ) -> Arbitration:
     """Return who starts where now, and what is kept for whom. Nothing given is changed.
 
     ``reservations`` are those of the last round. ``awards`` of the last global round are kept for their gangs, which
     are not started here: nobody else gets what they need, not even for a moment. Run a round after every change, and at
-    least once a second while anything waits: reservations and back-offs move with time.
+    least once a second while anything waits: reservations and back-offs move with time. ``memory`` saves time; it is
+    that of the earlier rounds on the same pool.
     """
-    current = _Round(snapshot, pending, standings, queues, config)
+    current = _Round(snapshot, pending, standings, queues, config, memory or Memory())
     current.keep(awards)
     current.carry_over(reservations)
     current.fill()
@@ -88,11 +89,12 @@ class _Round:
         standings: Mapping[TenantId, Standing],
         queues: Mapping[QueueName, QueueStanding],
         config: SchedulingConfig,
+        memory: Memory,
     ) -> None:
         self.now = snapshot.at
         self.capacity = snapshot.capacity
         self.config = config
-        self.trial = Trial(snapshot.nodes, lambda: learnt(snapshot.holdings, pending.kinds()))
+        self.trial = memory.trial(snapshot, pending)
         self.pending = pending
         self.standings = dict(standings)
         self.queues = dict(queues)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from operator import mul
 
@@ -108,17 +108,31 @@ PRIOR_NEEDS: Mapping[Need, float] = {
 }
 
 
-def learnt(holdings: Sequence[Holding], pending: Iterable[tuple[Candidate, int]]) -> Mix:
-    """Return the mix that a pool sees: what runs, what waits (candidates with how many are alike), and the prior."""
+def need_of(holding: Holding) -> Need | None:
+    """Return what one rank of a running gang asked for, ``None`` when it holds nothing."""
+    if not holding.placements:
+        return None
+    return Need.of(holding.bids) if holding.bids else Need.held(holding.placements[0])
+
+
+def learnt(
+    holdings: Sequence[Holding],
+    pending: Iterable[tuple[Candidate, int]],
+    need: Callable[[Holding], Need | None] = need_of,
+) -> Mix:
+    """Return the mix that a pool sees: what runs, what waits (candidates with how many are alike), and the prior.
+
+    ``need`` says what a running gang asked for.
+    """
     counts = dict(PRIOR_NEEDS)
     step = max(1, -(-len(holdings) // SAMPLE_MAX))
     for holding in holdings[::step]:
-        if holding.placements:
-            need = Need.of(holding.bids) if holding.bids else Need.held(holding.placements[0])
-            counts[need] = counts.get(need, 0.0) + step * len(holding.placements)
+        asked = need(holding)
+        if asked is not None:
+            counts[asked] = counts.get(asked, 0.0) + step * len(holding.placements)
     for candidate, alike in islice(pending, SAMPLE_MAX):
-        need = Need.of(candidate.bids)
-        counts[need] = counts.get(need, 0.0) + alike * candidate.shape.ranks
+        asked = Need.of(candidate.bids)
+        counts[asked] = counts.get(asked, 0.0) + alike * candidate.shape.ranks
     return mix_of(counts)
 
 

@@ -264,12 +264,14 @@ def _options(trial: Trial, room: Room, demand: Demand, exact: str | None) -> Ite
                 choices.setdefault((devices[i].model, devices[i].island, room.free[i]), [i])
     elif demand.gpus_whole:
         choices[None] = _whole_devices(room, room.eligible(demand, exact), demand.gpus_whole, {})
-    milli, model = min(MILLI, demand.gpu_milli), room.model
+    milli = min(MILLI, demand.gpu_milli)
     for kind, positions in (choices or {None: []}).items():
         free = room.free.copy()
         for i in positions:
             free[i] -= milli
-        after = Room(room.offer, free, room.cpus_milli - demand.cpus_milli, room.memory_mib - demand.memory_mib, model)
+        after = room.copy(free)
+        after.cpus_milli -= demand.cpus_milli
+        after.memory_mib -= demand.memory_mib
         yield kind, trial.gauge.state(after.key)
 
 
@@ -306,7 +308,7 @@ def _parts(room: Room, wish: Wish) -> Iterator[Room]:
     devices = room.offer.devices
     for island in sorted({d.island for d in devices}):
         free = [milli if d.island == island else 0 for d, milli in zip(devices, room.free, strict=True)]
-        yield Room(room.offer, free, room.cpus_milli, room.memory_mib, room.model)
+        yield room.copy(free)
 
 
 def _fill(trial: Trial, wish: Wish, mask: int, spot: _Spot) -> tuple[Placement, ...]:

@@ -10,13 +10,14 @@ is over (a lower priority of its tenant, what was lent of its guarantee) is expe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 
 import msgspec
 from msgspec.structs import replace
 
 from corral.model.ids import DeviceId, NodeId, TenantId
 from corral.model.offer import Bid, Candidate, Holding, NodeOffer, Reservation, Standing
-from corral.model.resources import MILLI, Amount, Placement
+from corral.model.resources import MILLI, Amount, GangShape, Placement
 from corral.policy.config import SchedulingConfig
 from corral.policy.cursor import FOREVER
 from corral.policy.fairness import below_guarantee
@@ -95,15 +96,17 @@ class _Future:
             self.trial.take((p for p in other.placements if p.node in trial.offers), FOREVER)
 
     def release(self, placements: Sequence[Placement], at: float) -> None:
+        offers, needed = self.trial.offers, self._needed_milli
         for placement in placements:
-            if placement.node not in self.trial.offers:
+            if placement.node not in offers:
                 continue
             self.nodes[placement.node] = at
-            room = self.trial.room(placement.node)
-            free = {d.uuid: milli for d, milli in zip(room.offer.devices, room.free, strict=True)}
-            for share in placement.devices:
-                if free.get(share.uuid, 0) < self._needed_milli:
-                    self.devices[share.uuid] = at
+            if placement.devices:
+                room = self.trial.look(placement.node)
+                for share in placement.devices:
+                    i = room.positions.get(share.uuid)
+                    if i is not None and room.free[i] < needed:
+                        self.devices[share.uuid] = at
         self.trial.release(placements)
 
     def wish(self, wish: Wish, now: float) -> Wish:
@@ -133,6 +136,16 @@ class _Future:
         return max((now, *times))
 
 
+def _would_fit(shape: GangShape, offers: Iterable[NodeOffer]) -> bool:
+    """Return whether the nodes could take a gang if nobody held anything of them."""
+    left = shape.ranks
+    for offer in offers:
+        left -= empty_fit(offer, shape.demand)
+        if left <= 0:
+            return True
+    return False
+
+
 def plan(
     candidate: Candidate,
     bids: Sequence[Bid],
@@ -147,8 +160,7 @@ def plan(
     ``bids`` are those of the candidate's that its limits allow, best first.
     ``trial`` is the view of now (nothing is taken from it), ``holdings`` are all that hold something in it.
     """
-    offers = trial.offers.values()
-    could = [b for b in bids if sum(empty_fit(o, b.shape.demand) for o in offers) >= b.shape.ranks]
+    could = [bid for bid in bids if _would_fit(bid.shape, trial.offers.values())]
     if not could:
         return None
     wishes = [Wish.of(bid, config) for bid in could]
@@ -157,25 +169,28 @@ def plan(
     found = _try(future, wishes, now)
     if found is not None:
         return _plan_of(candidate, future, found, start_at=now, now=now)
-    known = sorted(
-        ((max(now, h.ends_at), h.key, h) for h in holdings if h.ends_at is not None), key=lambda item: item[:2]
-    )
+    known = [(max(now, h.ends_at), h.key, h) for h in holdings if h.ends_at is not None]
+    known.sort(key=itemgetter(0, 1))
     for at, _, holding in known:
         future.release(holding.placements, at)
         found = _try(future, wishes, now)
         if found is not None:
             return _plan_of(candidate, future, found, start_at=at, now=now)
-    for holding in holdings:
-        if holding.ends_at is None:
-            future.release(holding.placements, expected_end(holding, now, config))
+    unknown = [(expected_end(h, now, config), h.key, h) for h in holdings if h.ends_at is None]
+    unknown.sort(key=itemgetter(0, 1))
+    for at, _, holding in unknown:
+        future.release(holding.placements, at)
     found = _try(future, wishes, now)
     return _plan_of(candidate, future, found, start_at=None, now=now) if found is not None else None
 
 
 def _try(future: _Future, wishes: Sequence[Wish], now: float) -> tuple[Placement, ...] | None:
+    """Return where the first wish that can be had goes; what waiting costs there decides where, not whether."""
     for wish in wishes:
-        if place(future.trial, wish) is not None:
-            return place(future.trial, future.wish(wish, now))
+        if future.trial.total(wish.shape.demand) >= wish.shape.ranks:
+            found = place(future.trial, future.wish(wish, now))
+            if found is not None:
+                return found
     return None
 
 

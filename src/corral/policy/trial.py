@@ -7,9 +7,11 @@ touched nodes are copied. Nodes that are alike share a state, on which scores ar
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
-from corral.model.ids import NodeId
+from corral.model.ids import DeviceId, NodeId
 from corral.model.offer import NodeOffer
 from corral.model.resources import MILLI, Demand, Placement
 from corral.policy.feasibility import model_matches, whole
@@ -18,32 +20,55 @@ from corral.policy.fragmentation import Gauge, Key, Mix, Prices, State, gauge
 REPRICED_PARTS = 8
 """Prices are made anew when this part of the nodes was touched: a few nodes do not move what are sums over the pool."""
 
+TABLES_MAX = 512
+"""Tables that a view remembers from one snapshot to the next: about 50 KB each on a thousand nodes."""
+
+TOUCHED_MIN = 1_024
+"""After so many changes, or as many as there are nodes, all is looked at afresh: what nobody asks for any more goes."""
+
 
 class Room:
     """The free part of one node: milli by device in the order of ``offer.devices``, CPUs and memory.
 
-    ``model`` is that of all its devices, ``None`` where they differ or there are none.
+    ``positions`` are those of its devices; ``model`` is that of all of them (``None``: they differ, or there are none).
     """
 
-    __slots__ = ("cpus_milli", "free", "memory_mib", "model", "offer")
+    __slots__ = ("cpus_milli", "free", "memory_mib", "model", "offer", "positions")
 
-    def __init__(self, offer: NodeOffer, free: list[int], cpus_milli: int, memory_mib: int, model: str | None) -> None:
+    def __init__(
+        self,
+        offer: NodeOffer,
+        free: list[int],
+        cpus_milli: int,
+        memory_mib: int,
+        model: str | None,
+        positions: Mapping[DeviceId, int],
+    ) -> None:
         self.offer = offer
         self.free = free
         self.cpus_milli = cpus_milli
         self.memory_mib = memory_mib
         self.model = model
+        self.positions = positions
 
     @classmethod
     def of(cls, offer: NodeOffer) -> Room:
         """Return a copy of an offer's free part."""
-        models = {d.model for d in offer.devices}
-        model = models.pop() if len(models) == 1 else None
-        return cls(offer, [d.free_milli for d in offer.devices], offer.cpus_milli, offer.memory_mib, model)
+        devices = offer.devices
+        models = {d.model for d in devices}
+        return cls(
+            offer,
+            [d.free_milli for d in devices],
+            offer.cpus_milli,
+            offer.memory_mib,
+            models.pop() if len(models) == 1 else None,
+            {d.uuid: i for i, d in enumerate(devices)},
+        )
 
-    def copy(self) -> Room:
-        """Return a room that can be changed by itself."""
-        return Room(self.offer, self.free.copy(), self.cpus_milli, self.memory_mib, self.model)
+    def copy(self, free: list[int] | None = None) -> Room:
+        """Return a room that can be changed by itself, with so much free of its devices."""
+        left = self.free.copy() if free is None else free
+        return Room(self.offer, left, self.cpus_milli, self.memory_mib, self.model, self.positions)
 
     def fit(self, demand: Demand, exact: str | None) -> int:
         """Return how many ranks fit; ``exact`` narrows the devices to one model by its full name."""
@@ -87,11 +112,10 @@ class Room:
         """Give back (``sign`` 1) or take (-1) what a placement holds. Unknown devices are passed over."""
         self.cpus_milli += sign * placement.cpus_milli
         self.memory_mib += sign * placement.memory_mib
-        wanted = {share.uuid: share.milli for share in placement.devices}
-        for i, device in enumerate(self.offer.devices):
-            milli = wanted.get(device.uuid)
-            if milli is not None:
-                self.free[i] = min(MILLI, self.free[i] + sign * milli)
+        for share in placement.devices:
+            i = self.positions.get(share.uuid)
+            if i is not None:
+                self.free[i] = min(MILLI, self.free[i] + sign * share.milli)
 
 
 class Keep:
@@ -129,12 +153,13 @@ class Constraint:
 
 
 class _Table:
-    """The ranks that fit by node, as of the first ``seen`` touches."""
+    """The ranks that fit by node, and together, as of the first ``seen`` touches."""
 
-    __slots__ = ("fits", "seen")
+    __slots__ = ("fits", "seen", "total")
 
-    def __init__(self, seen: int) -> None:
-        self.fits: dict[NodeId, int] = {}
+    def __init__(self, fits: dict[NodeId, int], total: int, seen: int) -> None:
+        self.fits = fits
+        self.total = total
         self.seen = seen
 
 
@@ -142,16 +167,21 @@ class Trial:
     """A mutable trial copy of the pool. ``mask`` has bit ``i`` set when constraint ``i`` binds the question.
 
     ``learn`` is asked for the mix of shapes that the pool sees when there is a choice to make for the first time;
-    without it nodes compare by best fit.
+    without it nodes compare by best fit. A branch starts with what its ``base`` knows, which must not change while the
+    branch is in use.
     """
 
-    def __init__(self, nodes: Sequence[NodeOffer], learn: Callable[[], Mix] | None = None) -> None:
+    def __init__(
+        self, nodes: Sequence[NodeOffer], learn: Callable[[], Mix] | None = None, base: Trial | None = None
+    ) -> None:
         self.offers: dict[NodeId, NodeOffer] = {offer.node: offer for offer in nodes}
         self._rooms: dict[NodeId, Room] = {}
+        self._whole: dict[NodeId, Room] = {}
         self._constraints: list[Constraint] = []
         self._tables: dict[tuple[Demand, str | None, int], _Table] = {}
         self._models: tuple[str, ...] | None = None
         self._learn = learn
+        self._base = base
         self._gauge: Gauge | None = None
         self._prices: Prices | None = None
         self._priced_at = 0
@@ -165,10 +195,14 @@ class Trial:
             self._models = tuple(sorted({d.model for offer in self.offers.values() for d in offer.devices}))
         return self._models
 
+    @property
+    def touched(self) -> AbstractSet[NodeId]:
+        """Return the nodes that may differ from what the base, or the offers, say of them."""
+        return set(self._touched)
+
     def room(self, node: NodeId, mask: int = 0) -> Room:
         """Return a copy of what is free on a node once the binding reservations have theirs."""
-        known = self._rooms.get(node)
-        room = Room.of(self.offers[node]) if known is None else known.copy()
+        room = self.look(node).copy()
         if mask:
             keeps = [c.keeps[node] for i, c in enumerate(self._constraints) if mask >> i & 1 and node in c.keeps]
             if keeps:
@@ -181,43 +215,76 @@ class Trial:
 
     def fits(self, demand: Demand, exact: str | None = None, mask: int = 0) -> dict[NodeId, int]:
         """Return the nodes that can take ranks of ``demand`` now, with how many. Do not change the answer."""
+        return self._table(demand, exact, mask).fits
+
+    def total(self, demand: Demand, exact: str | None = None, mask: int = 0) -> int:
+        """Return how many ranks of ``demand`` all nodes can take together."""
+        return self._table(demand, exact, mask).total
+
+    def _table(self, demand: Demand, exact: str | None, mask: int) -> _Table:
         key = (demand, exact, mask)
         table = self._tables.get(key)
         if table is None:
-            table = self._tables[key] = _Table(len(self._touched))
             changed: Iterable[NodeId] = self.offers
+            known = _Table({}, 0, 0)
+            if mask:
+                known, changed = self._table(demand, exact, 0), self._kept(mask)
+            elif self._base is not None:
+                known, changed = self._base._table(demand, exact, 0), self.touched  # noqa: SLF001 - one of its kind
+            table = self._tables[key] = _Table(known.fits.copy(), known.total, 0)
         elif table.seen == len(self._touched):
-            return table.fits
+            return table
         else:
             changed = dict.fromkeys(self._touched[table.seen :])
-            table.seen = len(self._touched)
+        table.seen = len(self._touched)
+        fits = table.fits
         for node in changed:
-            fit = (self.room(node, mask) if mask else self._rooms.get(node) or self.room(node)).fit(demand, exact)
-            if fit > 0:
-                table.fits[node] = fit
-            else:
-                table.fits.pop(node, None)
-        return table.fits
+            fit = (self.room(node, mask) if mask else self.look(node)).fit(demand, exact)
+            before = fits.get(node, 0)
+            if fit != before:
+                table.total += fit - before
+                if fit:
+                    fits[node] = fit
+                else:
+                    del fits[node]
+        return table
 
     @property
     def gauge(self) -> Gauge:
         """Return what measures the states of this view."""
         if self._gauge is None:
-            self._gauge = gauge(self._learn() if self._learn is not None else ())
+            if self._base is not None:
+                self._gauge = self._base.gauge
+            else:
+                self._gauge = gauge(self._learn() if self._learn is not None else ())
         return self._gauge
 
     def states(self, mask: int = 0) -> Mapping[NodeId, State]:
         """Return the states that are known already. Do not change the answer."""
         states = self._states.get(mask)
         if states is None:
-            states = self._states[mask] = {}
+            known: Mapping[NodeId, State] = {}
+            unlike: Iterable[NodeId] = ()
+            if mask:
+                known, unlike = self.states(), self._kept(mask)
+            elif self._base is not None and self._base.gauge is self.gauge:
+                known, unlike = self._base.states(), self.touched
+            states = self._states[mask] = dict(known)
+            for node in unlike:
+                states.pop(node, None)
         return states
 
     def state(self, node: NodeId, mask: int = 0) -> State:
         """Return the state of a node once the binding reservations have theirs."""
         state = self.states(mask).get(node)
         if state is None:
-            state = self._states[mask][node] = self.gauge.state(self.room(node, mask).key)
+            if mask and node not in self._kept(mask):
+                state = self.state(node)
+            elif not mask and self._base is not None and node not in self._rooms and self._base.gauge is self.gauge:
+                state = self._base.state(node)
+            else:
+                state = self.gauge.state(self.room(node, mask).key)
+            self._states[mask][node] = state
         return state
 
     def learn_again(self) -> None:
@@ -229,10 +296,7 @@ class Trial:
         """Return the prices of what stays free."""
         touched = len(self._touched) - self._priced_at if self.gauge.weights else 0
         if self._prices is None or REPRICED_PARTS * touched > len(self.offers):
-            counts: dict[State, int] = {}
-            for node in self.offers if self.gauge.weights else ():
-                state = self.state(node)
-                counts[state] = counts.get(state, 0) + 1
+            counts = Counter(map(self.state, self.offers)) if self.gauge.weights else {}
             self._prices = Prices(self.gauge, counts)
             self._priced_at = len(self._touched)
         return self._prices
@@ -256,12 +320,30 @@ class Trial:
 
     def branch(self) -> Trial:
         """Return an independent copy without what reservations keep."""
-        other = Trial(())
+        other = Trial((), base=self)
         other.offers = self.offers
-        other._rooms = {node: self.room(node) for node in self._rooms}
+        other._rooms = {node: room.copy() for node, room in self._rooms.items()}
+        other._whole = self._whole
         other._models = self._models
-        other._learn, other._gauge = self._learn, self._gauge
         return other
+
+    def renew(self, nodes: Sequence[NodeOffer], learn: Callable[[], Mix] | None) -> None:
+        """Look at the offers of a new snapshot. Nothing may have been taken; what did not change stays known."""
+        before = self.offers
+        self.offers = {offer.node: offer for offer in nodes}
+        changed = [node for node, offer in self.offers.items() if before.get(node) is not offer]
+        much = len(self._touched) + len(changed) > max(TOUCHED_MIN, len(before))
+        if much or before.keys() != self.offers.keys() or len(self._tables) > TABLES_MAX:
+            self._tables, self._states, self._touched, self._whole, self._models = {}, {}, [], {}, None
+        elif changed:
+            self._whole = {node: room for node, room in self._whole.items() if self.offers[node] is room.offer}
+            self._models = None
+            for node in changed:
+                self._touch(node)
+        self._learn, self._prices = learn, None
+        known, self._gauge = self._gauge, None
+        if self._states and self.gauge is not known:
+            self._states = {}
 
     def constrain(self, constraints: list[Constraint]) -> None:
         """Protect what reservations need, in place of what was protected before."""
@@ -277,10 +359,21 @@ class Trial:
         """Return the end until which fewer constraints bind than at ``end``, minus infinity when there is none."""
         return max((c.binds_after for c in self._constraints if c.binds_after < end), default=float("-inf"))
 
+    def _kept(self, mask: int) -> AbstractSet[NodeId]:
+        """Return the nodes on which the binding reservations keep something."""
+        return {node for i, c in enumerate(self._constraints) if mask >> i & 1 for node in c.keeps}
+
+    def look(self, node: NodeId) -> Room:
+        """Return what is free on a node; do not change it."""
+        room = self._rooms.get(node) or self._whole.get(node)
+        if room is None:
+            room = self._whole[node] = Room.of(self.offers[node])
+        return room
+
     def _own(self, node: NodeId) -> Room:
         room = self._rooms.get(node)
         if room is None:
-            room = self._rooms[node] = Room.of(self.offers[node])
+            room = self._rooms[node] = self.look(node).copy()
         return room
 
     def _touch(self, node: NodeId) -> None:
