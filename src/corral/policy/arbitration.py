@@ -36,7 +36,7 @@ from corral.policy.feasibility import empty_fit
 from corral.policy.memory import Memory
 from corral.policy.pending import Kind, PendingIndex, kind_of
 from corral.policy.placement import Wish, place_first
-from corral.policy.reservation import better, constraints_of, plan, yielding
+from corral.policy.reservation import constraints_of, plan, renewed, yielding
 from corral.policy.verification import verify, verify_all
 
 __all__ = ["PendingIndex", "arbitrate", "gang_amount", "verify", "verify_all"]
@@ -142,9 +142,9 @@ class _Round:
             if candidate is None or not bids or self._overtaken(candidate) or self._start(candidate):
                 continue
             holdings = self._seen_by(candidate)
-            new = plan(candidate, bids, self.trial, holdings, others, self.now, self.config)
-            if new is not None:
-                self.reservations.append(better(old, new, self.trial.offers, holdings, self.now, self.config))
+            kept = renewed(old, candidate, bids, self.trial, holdings, others, self.now, self.config)
+            if kept is not None:
+                self.reservations.append(kept)
                 self.done.add(candidate.key)
         self._protect(self.reservations)
 

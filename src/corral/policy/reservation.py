@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from corral.model.ids import DeviceId, NodeId, TenantId
 from corral.model.offer import Bid, Candidate, Holding, NodeOffer, Reservation, Standing
-from corral.model.resources import MILLI, Amount, GangShape, Placement
+from corral.model.resources import MILLI, Amount, Demand, GangShape, Placement
 from corral.policy.config import SchedulingConfig
 from corral.policy.cursor import FOREVER
 from corral.policy.fairness import below_guarantee
@@ -222,11 +222,72 @@ def expected_start(
     devices = {share.uuid for p in reservation.placements for share in p.devices}
     nodes = {p.node for p in reservation.placements if not p.devices}
     latest = now
-    for holding in holdings:
+    for holding in _on(reservation.placements, holdings):
         for placement in holding.placements:
             if placement.node in nodes or any(share.uuid in devices for share in placement.devices):
                 latest = max(latest, expected_end(holding, now, config))
     return latest
+
+
+def _on(placements: Iterable[Placement], holdings: Sequence[Holding]) -> list[Holding]:
+    """Return who holds something on one of the nodes of these placements: as a rule few of many."""
+    nodes = {placement.node for placement in placements}
+    return [h for h in holdings if not nodes.isdisjoint([p.node for p in h.placements])]
+
+
+def renewed(
+    old: Reservation,
+    candidate: Candidate,
+    bids: Sequence[Bid],
+    trial: Trial,
+    holdings: Sequence[Holding],
+    others: Sequence[Reservation],
+    now: float,
+    config: SchedulingConfig,
+) -> Reservation | None:
+    """Return the reservation of a gang that has one (see ``plan`` and ``better``).
+
+    As a rule it stays as it is, which is seen without making a new plan: too little is free by the time that would do.
+    """
+    if _stays(old, bids, trial, holdings, others, now, config):
+        return old
+    new = plan(candidate, bids, trial, holdings, others, now, config)
+    return better(old, new, trial.offers, holdings, now, config) if new is not None else None
+
+
+def _stays(
+    old: Reservation,
+    bids: Sequence[Bid],
+    trial: Trial,
+    holdings: Sequence[Holding],
+    others: Sequence[Reservation],
+    now: float,
+    config: SchedulingConfig,
+) -> bool:
+    """Return whether no new plan could be better: all that might be free in time is too little for any bid."""
+    has = (len(old.placements), Amount.of(old.placements[0]))
+    if (old.start_at is not None and old.start_at <= now) or not still_there(old, trial.offers):
+        return False
+    if all((bid.shape.ranks, Amount.of(bid.shape.demand)) != has for bid in bids):
+        return False
+    if old.start_at is not None:
+        back = [h for h in holdings if h.ends_at is not None and h.ends_at < old.start_at]
+        demands = [bid.shape.demand for bid in bids]
+    else:
+        until = now + config.replan_ratio * (expected_start(old, holdings, now, config) - now)
+        back = [h for h in holdings if h.ends_at is not None or expected_end(h, now, config) < until]
+        # Of expected ends only those count that free a device.
+        demands = [_on_devices(bid.shape.demand) for bid in bids]
+    future = trial.branch()
+    for other in others:
+        future.take((p for p in other.placements if p.node in trial.offers), FOREVER)
+    for holding in back:
+        future.release(holding.placements)
+    return all(future.total(demand) < bid.shape.ranks for demand, bid in zip(demands, bids, strict=True))
+
+
+def _on_devices(demand: Demand) -> Demand:
+    return Demand(demand.gpu_milli, demand.gpu_model, 0, 0) if demand.gpu_milli else demand
 
 
 def better(old: Reservation, new: Plan, offers: Mapping[NodeId, NodeOffer], holdings: Sequence[Holding],
@@ -254,6 +315,7 @@ def constraints_of(reservations: Sequence[Reservation], trial: Trial, holdings: 
     """
     offers = trial.offers
     found: list[Constraint] = []
+    holdings = _on((p for kept in reservations for p in kept.placements), holdings) if reservations else ()
     known = sorted({kept.start_at for kept in reservations if kept.start_at is not None})
     for start in known:
         due = [kept for kept in reservations if kept.start_at is not None and kept.start_at <= start]

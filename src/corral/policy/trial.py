@@ -253,10 +253,10 @@ class Trial:
     def gauge(self) -> Gauge:
         """Return what measures the states of this view."""
         if self._gauge is None:
-            if self._base is not None:
-                self._gauge = self._base.gauge
+            if self._learn is not None:
+                self._gauge = gauge(self._learn())
             else:
-                self._gauge = gauge(self._learn() if self._learn is not None else ())
+                self._gauge = self._base.gauge if self._base is not None else gauge(())
         return self._gauge
 
     def states(self, mask: int = 0) -> Mapping[NodeId, State]:
@@ -318,9 +318,9 @@ class Trial:
                 self._own(placement.node).change(placement, 1)
                 self._touch(placement.node)
 
-    def branch(self) -> Trial:
-        """Return an independent copy without what reservations keep."""
-        other = Trial((), base=self)
+    def branch(self, learn: Callable[[], Mix] | None = None) -> Trial:
+        """Return a copy without what reservations keep; it learns by itself, or what this one does."""
+        other = Trial((), learn, self)
         other.offers = self.offers
         other._rooms = {node: room.copy() for node, room in self._rooms.items()}
         other._whole = self._whole

@@ -16,7 +16,7 @@ from corral.policy.arbitration import arbitrate
 from corral.policy.memory import Memory
 from corral.policy.pending import PendingIndex
 from corral.policy.placement import Wish, place
-from corral.policy.reservation import plan
+from corral.policy.reservation import better, plan, renewed
 from corral.policy.trial import Trial
 from tests.unit.policy.building import CONFIG, NOW, candidate, node_spec, queue, snapshot, standings, tenant
 from tests.unit.policy.test_arbitration_properties import random_candidates, random_holdings, random_pool, random_shape
@@ -84,3 +84,22 @@ def test_a_reservation_is_for_the_first_moment_at_which_the_gang_fits(seed: int)
     else:
         assert fits(math.inf)
         assert found.reservation.start_at == first
+
+
+@given(st.integers(0, 10**9))
+@hypothesis_settings(max_examples=300)
+def test_a_reservation_is_renewed_as_if_a_new_plan_were_always_made(seed: int) -> None:
+    rng = random.Random(seed)
+    specs = random_pool(rng)
+    before = random_holdings(rng, specs)
+    what = candidate(1, random_shape(rng))
+    first = plan(what, what.bids, Trial(snapshot(specs, before).nodes), before, (), NOW, CONFIG)
+    if first is None:
+        return
+    at = NOW + rng.choice([0, 5, 40, 80])
+    after = [h for h in before if rng.random() < 0.8]
+    trial = Trial(snapshot(specs, after, at).nodes)
+    new = plan(what, what.bids, trial, after, (), at, CONFIG)
+    assert new is not None
+    expected = better(first.reservation, new, trial.offers, after, at, CONFIG)
+    assert renewed(first.reservation, what, what.bids, trial, after, (), at, CONFIG) == expected
