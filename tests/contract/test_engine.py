@@ -122,6 +122,7 @@ def test_the_environment_is_the_task_s_own(scene: Scene) -> None:
             "NODE_RANK": "0",
             "NNODES": "1",
             "NPROC_PER_NODE": "2",
+            "WORLD_SIZE": "2",
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": "SIM-H100-node-1-0,SIM-H100-node-1-1",
             "CORRAL_SIMULATED": "1",
@@ -140,6 +141,8 @@ def test_the_environment_is_the_task_s_own(scene: Scene) -> None:
             "CORRAL_DATA_DIR": str(world.state_dir / "nodes/node-1/data"),
             "CORRAL_TASK_DIR": str(directory),
             "CORRAL_GPU_MILLI": "2000",
+            "CORRAL_NUM_GPUS": "2",
+            "CORRAL_NUM_NODES": "1",
             "CORRAL_DEVICES": "SIM-H100-node-1-0,SIM-H100-node-1-1",
         }
         assert (world.state_dir / "jobs/12/checkpoint/0").is_dir()
