@@ -102,7 +102,8 @@ class RoundPlan(msgspec.Struct, frozen=True):
     """The verdict of a global round on snapshot ``version``.
 
     ``value`` is that of the placed allocation (kept gangs included), ``bound`` the dual bound that includes topology:
-    no allocation is worth more. ``prices`` are values per device, by device model.
+    no allocation is worth more. What a tenant's priorities displaced against its worth counts as if it went on.
+    ``prices`` are values per device, by device model.
     """
 
     version: int

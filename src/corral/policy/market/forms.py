@@ -11,7 +11,7 @@ from itertools import chain
 import numpy as np
 
 from corral.model.offer import Bid, Locality
-from corral.model.resources import Demand, GangShape
+from corral.model.resources import Demand, GangShape, Placement
 from corral.policy.config import SchedulingConfig
 from corral.policy.feasibility import model_matches
 from corral.policy.market.contenders import Contender
@@ -48,6 +48,23 @@ class Form:
     def together(self) -> bool:
         """Return whether all ranks have to be on one node."""
         return self.locality in (Locality.NODE, Locality.NVLINK)
+
+    @property
+    def plain(self) -> bool:
+        """Return whether cells can take it: whole devices of one model."""
+        return self.model is not None and self.shape.demand.gpus_whole > 0
+
+
+class Seated:
+    """A gang that starts: by which bid, in which form and where."""
+
+    __slots__ = ("bid", "form", "placements", "value")
+
+    def __init__(self, bid: int, form: Form, value: float, placements: tuple[Placement, ...]) -> None:
+        self.bid = bid
+        self.form = form
+        self.value = value
+        self.placements = placements
 
 
 class Columns:

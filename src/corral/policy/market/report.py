@@ -15,10 +15,10 @@ from corral.policy.feasibility import empty_fit
 from corral.policy.market.auction import Dual, Verdict
 from corral.policy.market.audit import audit
 from corral.policy.market.contenders import Contender, Field
-from corral.policy.market.forms import KEEP, Columns
+from corral.policy.market.forms import KEEP, Columns, Seated
 from corral.policy.market.ground import Floats
 from corral.policy.market.rows import Rows
-from corral.policy.market.seating import Seated, Seating
+from corral.policy.market.seating import Seating
 
 
 def plan_of(
@@ -43,6 +43,8 @@ def plan_of(
         sum(contenders[i].kept_value + contenders[i].lost_value(config) for i in sorted(seating.kept))
         + sum(won.value for _, won in sorted(seating.awards.items()))
         - lost
+        # The gap is that of the choice by worth: what comes first in a tenant is not chosen here.
+        + max(0.0, seating.conceded)
     )
     plan = RoundPlan(
         market.snapshot.version,

@@ -18,26 +18,15 @@ from corral.policy.config import SchedulingConfig
 from corral.policy.market.cells import Cells, Spot, Wanted
 from corral.policy.market.clearing import Residents, clear_cells
 from corral.policy.market.contenders import Contender
-from corral.policy.market.forms import KEEP, Columns, Form
+from corral.policy.market.forms import KEEP, Columns, Form, Seated
 from corral.policy.market.general import General
 from corral.policy.market.ground import Ground
 from corral.policy.market.limits import Limits, LimitsLeft
+from corral.policy.market.precedence import make_room
 from corral.policy.market.reserved import in_the_way, runs_as
 
 CLEARINGS_MAX = 64
 """Gangs that may look for a cell to clear in one round, the most valuable first: each looks at every node."""
-
-
-class Seated:
-    """A gang that starts: by which bid, in which form and where."""
-
-    __slots__ = ("bid", "form", "placements", "value")
-
-    def __init__(self, bid: int, form: Form, value: float, placements: tuple[Placement, ...]) -> None:
-        self.bid = bid
-        self.form = form
-        self.value = value
-        self.placements = placements
 
 
 class Seating:
@@ -69,8 +58,10 @@ class Seating:
         """Running gangs that lost on price, cheapest first; those still in ``kept`` go on because nobody came."""
         self.movers: set[int] = set()
         self.cleared_for: dict[int, int] = {}
+        self.conceded = 0.0
+        """The worth that priorities cost: what they displaced less what came for it."""
         ends = (columns.starts + columns.sizes).tolist()
-        self._ways = dict(zip(columns.owner.tolist(), zip(columns.starts.tolist(), ends, strict=True), strict=True))
+        self.ways = dict(zip(columns.owner.tolist(), zip(columns.starts.tolist(), ends, strict=True), strict=True))
         self._form_of: list[int] = columns.form.tolist()
         self._failed = bytearray(len(columns.forms))
 
@@ -84,7 +75,7 @@ class Seating:
         for index in self.displaced:
             self.cells.release(self.ground.footprints[self.contenders[index].key])
         left = self._start_in_free(left)
-        general = [(index, way) for index, way in starts if not is_plain(self._form(way)) and index not in self.awards]
+        general = [(index, way) for index, way in starts if not self._form(way).plain and index not in self.awards]
         # What cells do not take is placed later, but its part of a limit is its own now.
         for index, way in general:
             self.limits.take(index, self._form(way).shape)
@@ -95,6 +86,7 @@ class Seating:
             if index not in self.awards and index not in self.kept:
                 self._start_general(index, way, evict=True)
         self._take_back()
+        make_room(self)
         self.fill()
 
     def _split(self, choice: Iterable[int]) -> list[tuple[int, int]]:
@@ -114,7 +106,7 @@ class Seating:
                 self.displaced.append(index)
                 if index in taken:
                     self.movers.add(index)
-        self.displaced.sort(key=lambda i: (self._stake(i) / self.contenders[i].size, self.contenders[i].key))
+        self.displaced.sort(key=lambda i: (self.stake(i) / self.contenders[i].size, self.contenders[i].key))
         for index in self.kept:
             self.limits.hold(index)
         starts.sort(key=self._order)
@@ -123,7 +115,8 @@ class Seating:
     def _form(self, way: int) -> Form:
         return self.columns.forms[self._form_of[way]]
 
-    def _stake(self, index: int) -> float:
+    def stake(self, index: int) -> float:
+        """Return what going on is worth to a running gang, with what giving way would cost."""
         contender = self.contenders[index]
         return contender.kept_value + contender.lost_value(self.config)
 
@@ -143,14 +136,14 @@ class Seating:
             placements = self.ground.kept.get(contender.key)
             if not placements or contender.holding is not None:
                 continue
-            begin, end = self._ways.get(index, (0, 0))
+            begin, end = self.ways.get(index, (0, 0))
             ways = [w for w in range(begin, end) if runs_as(self.columns.forms[self._form_of[w]], placements)]
             gone = in_the_way(placements, self.ground, self.cells, self.contenders, self.kept)
             if not ways or gone is None:
                 continue
             way = max(ways, key=lambda w: float(self.columns.value[w]))
             form = self.columns.forms[self._form_of[way]]
-            if sum(self._stake(i) for i in gone) >= self.columns.value[way]:
+            if sum(self.stake(i) for i in gone) >= self.columns.value[way]:
                 continue
             for loser in gone:
                 self.kept.discard(loser)
@@ -177,7 +170,7 @@ class Seating:
             if index in self.awards:
                 continue
             form = self._form(way)
-            if not is_plain(form):
+            if not form.plain:
                 continue
             wanted = self._wanted(index, form, int(self.columns.bid[way]))
             if (wanted.kind not in failed or wanted.cost is not None) and self._try(index, way, wanted):
@@ -229,7 +222,7 @@ class Seating:
             if index in self.awards:
                 left.append(index)
                 continue
-            if not self._withdraw(index):
+            if not self.withdraw(index):
                 left.append(index)
         self.displaced = left
 
@@ -244,13 +237,13 @@ class Seating:
         for index in left:
             if index in self.kept or index in self.awards:
                 continue
-            if not self._start_somehow(index):
+            if not self.start_somehow(index):
                 still.append(index)
         return still
 
-    def _start_somehow(self, index: int) -> bool:
+    def start_somehow(self, index: int) -> bool:
         """Start a contender in the most valuable of its ways that fits."""
-        begin, end = self._ways.get(index, (0, 0))
+        begin, end = self.ways.get(index, (0, 0))
         forms, failed = self._form_of, self._failed
         ways = [way for way in range(begin, end) if not failed[forms[way]] and self.columns.bid[way] != KEEP]
         if len(ways) > 1:
@@ -260,7 +253,7 @@ class Seating:
             if failed[number]:
                 continue
             form = self.columns.forms[number]
-            if not is_plain(form):
+            if not form.plain:
                 if self._start_general(index, way):
                     return True
                 alike = not self.contenders[index].avoid
@@ -273,12 +266,16 @@ class Seating:
                 failed[number] = 1
         return False
 
+    def try_again(self) -> None:
+        """Forget which forms did not fit: something came free."""
+        self._failed = bytearray(len(self._failed))
+
     def _rule_out(self) -> None:
         """Note forms that need more devices than are free of their model: nobody needs to try them."""
         free = self.cells.free_by_model()
         for number, form in enumerate(self.columns.forms):
             if form.footprint is not None or (
-                is_plain(form) and form.shape.ranks * form.shape.demand.gpus_whole > free[form.model or 0]
+                form.plain and form.shape.ranks * form.shape.demand.gpus_whole > free[form.model or 0]
             ):
                 self._failed[number] = 1
 
@@ -290,25 +287,25 @@ class Seating:
             return
         residents = Residents(self.ground, self.contenders, self.kept)
         for index in sorted(left, key=lambda i: (-self.contenders[i].worth, self.contenders[i].order))[:CLEARINGS_MAX]:
-            begin, end = self._ways.get(index, (0, 0))
+            begin, end = self.ways.get(index, (0, 0))
             for way in (begin + np.argsort(-self.columns.value[begin:end], kind="stable")[:2]).tolist():
                 form = self._form(way)
-                if self.columns.bid[way] == KEEP or not is_plain(form):
+                if self.columns.bid[way] == KEEP or not form.plain:
                     continue
-                victims = clear_cells(form, float(self.columns.value[way]), self.cells, residents, self._stake)
+                victims = clear_cells(form, float(self.columns.value[way]), self.cells, residents, self.stake)
                 if victims and self._clear_for(index, way, form, victims, residents):
                     break
 
     def _clear_for(self, index: int, way: int, form: Form, victims: list[int], residents: Residents) -> bool:
         for victim in victims:
-            self._release(victim)
+            self.release(victim)
         done = self._try(index, way, self._wanted(index, form, int(self.columns.bid[way])))
         for victim in victims:
-            if not self._withdraw(victim):
+            if not self.withdraw(victim):
                 self.displaced.append(victim)
                 residents.remove(victim)
                 self.cleared_for[victim] = index
-                self._failed = bytearray(len(self._failed))
+                self.try_again()
         return done
 
     # ---- shares, CPUs, and what is left ----------------------------------------------------------------------------
@@ -318,9 +315,7 @@ class Seating:
         form = self._form(way)
         if not self.limits.allow(index, form.shape):
             return False
-        if not self.general.started:
-            gone = [self._placements(i) for i in (*self.displaced, *self.evicted)]
-            self.general.start(gone, [won.placements for won in self.awards.values()])
+        self.start_trial()
         bid = contender.bids[int(self.columns.bid[way])]
         without: frozenset[NodeId] = frozenset()
         if contender.avoid and self._backs_off(contender):
@@ -336,6 +331,12 @@ class Seating:
         self.cells.take_placements(found)
         return True
 
+    def start_trial(self) -> None:
+        """Let all rules of placement know what is released and taken from here on."""
+        if not self.general.started:
+            gone = [self._placements(i) for i in (*self.displaced, *self.evicted)]
+            self.general.start(gone, [won.placements for won in self.awards.values()])
+
     def _evict_for(self, index: int, bid: Bid, form: Form, without: frozenset[NodeId]) -> tuple[Placement, ...] | None:
         """Let losers give way, cheapest first, until ``form`` fits; those who turn out not to be in the way go on."""
         tried: list[int] = []
@@ -343,14 +344,14 @@ class Seating:
         for loser in self.losers:
             if loser not in self.kept:
                 continue
-            self._release(loser)
+            self.release(loser)
             tried.append(loser)
             found = self.general.place(bid, form, without)
             if found is not None:
                 self.general.take(found)
                 break
         for loser in reversed(tried):
-            if not self._withdraw(loser):
+            if not self.withdraw(loser):
                 self.displaced.append(loser)
                 self.cleared_for[loser] = index
         if found is not None:
@@ -362,13 +363,14 @@ class Seating:
         assert holding is not None
         return holding.placements
 
-    def _release(self, index: int) -> None:
+    def release(self, index: int) -> None:
+        """Let a running gang give way."""
         self.cells.release(self.ground.footprints[self.contenders[index].key])
         self.general.release(self._placements(index))
         self.kept.discard(index)
         self.limits.give_back(index)
 
-    def _withdraw(self, index: int) -> bool:
+    def withdraw(self, index: int) -> bool:
         """Let a gang go on after all; return whether its devices are unused still."""
         if not self.limits.allows_keeping(index):
             return False
@@ -380,20 +382,19 @@ class Seating:
         self._go_on(index)
         return True
 
+    def idle(self) -> list[int]:
+        """Return who neither goes on nor starts, though it could in an empty pool."""
+        return [
+            i for i in range(len(self.contenders)) if i not in self.kept and i not in self.awards and i in self.ways
+        ]
+
     def fill(self) -> None:
         """Give what is left to whoever can use it, by worth per device. Nothing that fits is left out."""
-        waiting = [
-            i for i in range(len(self.contenders)) if i not in self.kept and i not in self.awards and i in self._ways
-        ]
+        waiting = self.idle()
         self._rule_out()
         if all(self._failed):
             return
         of = self.contenders
         waiting.sort(key=lambda i: (not of[i].urgent, -of[i].worth / of[i].size, i))
         for index in waiting:
-            self._start_somehow(index)
-
-
-def is_plain(form: Form) -> bool:
-    """Return whether cells can take a form: whole devices of one model."""
-    return form.model is not None and form.shape.demand.gpus_whole > 0
+            self.start_somehow(index)
