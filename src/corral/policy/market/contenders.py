@@ -112,6 +112,7 @@ class Gatherer:
         self._config = config
         self._known: dict[GangKey, Contender] = {}
         self._capacity = Amount()
+        self._audited = False
 
     def gather(self, market: Market) -> Field:
         """Return who contends, running gangs first, each in the order given."""
@@ -120,8 +121,8 @@ class Gatherer:
         fixed: list[Holding] = []
         paused: list[Candidate] = []
         known, self._known = self._known, {}
-        if market.snapshot.capacity != self._capacity or market.trust:
-            self._capacity, known = market.snapshot.capacity, {}
+        if market.snapshot.capacity != self._capacity or market.trust or self._audited:
+            self._capacity, self._audited, known = market.snapshot.capacity, bool(market.trust), {}
         expect = _Expectations(market, self._config)
         closed = {name for name, queue in market.queues.items() if queue.queue.paused}
         added = {name: queue.queue.priority for name, queue in market.queues.items()}
@@ -205,7 +206,7 @@ def _hurry(contenders: list[Contender], config: SchedulingConfig) -> None:
     if not choosing:
         return
     work_s = sum(contender.remaining_s * contender.size for contender in contenders)
-    longest_s = max(contender.remaining_s for contender in contenders)
+    longest_s = max(1.0, *(contender.remaining_s for contender in contenders))
     for mine in choosing.values():
         usual = sum(contender.raw for contender in mine) / len(mine)
         for contender in mine:

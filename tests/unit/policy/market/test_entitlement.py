@@ -87,6 +87,12 @@ def test_claims_are_scaled_by_trust_as_far_as_nobody_measured() -> None:
     assert rates_of(bids, 0.5) == [2.0, 3.0]
 
 
+def test_an_audit_that_is_forgotten_scales_nothing_any_more() -> None:
+    gatherer, job = Gatherer(PLAIN), waits(1, Bid(shape(1), throughput=4.0))
+    audited, plain = market(POOL, [job], trust={"a": 0.5}), market(POOL, [job])
+    assert [gatherer.gather(one).contenders[0].rates for one in (audited, plain)] == [[2.0], [4.0]]
+
+
 def test_who_claims_twice_the_speed_declares_half_of_the_time() -> None:
     job = waits(1, Bid(shape(1), throughput=2.0), remaining=100)
     honest, audited = worths([job]), worths([job], trust={"a": 0.5})

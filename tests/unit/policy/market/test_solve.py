@@ -9,6 +9,7 @@ from corral.model.ids import NodeId
 from corral.model.market import PreemptionKind
 from corral.model.offer import Bid, Locality, Preference, Reservation
 from corral.model.resources import Placement
+from corral.policy.config import SchedulingConfig
 from tests.unit.policy.building import NOW, node_spec, place_on, queue, shape, tenant
 from tests.unit.policy.market.scenes import devices_of, evicted, nodes_of, plan, reason_of, runs, waits, winners
 
@@ -149,6 +150,15 @@ def test_a_job_takes_another_model_when_its_best_is_dear() -> None:
     assert nodes_of(found, 1) == ["a"]
     assert nodes_of(found, 2) == ["h"]
     assert found.value == pytest.approx(0.5 * (1 + 0.9**0.5) / 1_000)
+
+
+@pytest.mark.parametrize("remaining", [0.0, 1e-9, 1e30])
+def test_no_remaining_time_upsets_a_round_of_gangs_that_choose(remaining: float) -> None:
+    # With the critical path on: who has nothing left, as after its last checkpoint, does not divide by nothing.
+    bids = (Bid(shape(1, model="H100"), throughput=4.0), Bid(shape(1, model="A100"), throughput=1.0))
+    specs = [node_spec("h", 1, "H100"), node_spec("a", 1, "A100")]
+    found = plan(specs, [waits(1, *bids, remaining=remaining)], config=SchedulingConfig())
+    assert nodes_of(found, 1) == ["h"]
 
 
 def test_a_gang_grows_when_it_gains_more_than_the_restart_costs() -> None:
