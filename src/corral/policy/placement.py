@@ -23,7 +23,8 @@ from corral.model.resources import MILLI, Demand, DeviceShare, GangShape, Placem
 from corral.policy.config import SchedulingConfig
 from corral.policy.feasibility import model_matches
 from corral.policy.fragmentation import Fate, Option, Score, State
-from corral.policy.trial import Room, Trial
+from corral.policy.room import Room
+from corral.policy.trial import Trial
 
 ISLAND_SPLIT = 8.0
 """Devices: what leaving the NVLink island costs. PCIe is about a tenth of NVLink, so an emptier node is preferred."""

@@ -21,9 +21,10 @@ from corral.model.resources import MILLI, Amount, Demand, GangShape, Placement
 from corral.policy.config import SchedulingConfig
 from corral.policy.cursor import FOREVER
 from corral.policy.fairness import below_guarantee
-from corral.policy.feasibility import empty_fit, model_matches
+from corral.policy.feasibility import empty_fit
 from corral.policy.placement import Wish, place
-from corral.policy.trial import Constraint, Keep, Room, Trial
+from corral.policy.room import Room
+from corral.policy.trial import Constraint, Keep, Trial
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -96,24 +97,18 @@ class _Future:
             self.trial.take((p for p in other.placements if p.node in trial.offers), FOREVER)
 
     def release(self, placements: Sequence[Placement], at: float) -> None:
-        offers, needed = self.trial.offers, self._needed_milli
-        for placement in placements:
-            if placement.node not in offers:
-                continue
-            self.nodes[placement.node] = at
-            if placement.devices:
-                room = self.trial.look(placement.node)
-                for share in placement.devices:
-                    i = room.positions.get(share.uuid)
-                    if i is not None and room.free[i] < needed:
-                        self.devices[share.uuid] = at
-        self.trial.release(placements)
+        for device in self.trial.release(placements, self._needed_milli):
+            self.devices[device] = at
+        if not self._needed_milli:
+            # Some bid wants no devices: then it is nodes that are waited for.
+            for placement in placements:
+                self.nodes[placement.node] = at
 
     def wish(self, wish: Wish, now: float) -> Wish:
         """Return the wish with waiting as the cost of nodes (a second weighs as a device) and devices by readiness."""
         cost: dict[NodeId, float] = {}
         for node in self.trial.fits(wish.shape.demand):
-            wait = self._wait(self.trial.room(node), wish) - now
+            wait = self._wait(self.trial.look(node), wish) - now
             cost[node] = max(0.0, wait) + wish.cost.get(node, wish.cost_unlisted)
         return replace(wish, cost=cost, ready=self.devices)
 
@@ -121,12 +116,9 @@ class _Future:
         demand = wish.shape.demand
         if demand.gpu_milli == 0:
             return self.nodes.get(room.offer.node, 0.0)
-        needed = min(MILLI, demand.gpu_milli)
-        times = sorted(
-            self.devices.get(d.uuid, 0.0)
-            for d, milli in zip(room.offer.devices, room.free, strict=True)
-            if milli >= needed and model_matches(demand.gpu_model, d.model)
-        )
+        needed, devices = min(MILLI, demand.gpu_milli), room.offer.devices
+        eligible = room.eligible(demand, None)
+        times = sorted([self.devices.get(devices[i].uuid, 0.0) for i in eligible if room.free[i] >= needed])
         count = max(1, demand.gpus_whole)
         return times[count - 1] if len(times) >= count else 0.0
 

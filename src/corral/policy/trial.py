@@ -14,8 +14,8 @@ from collections.abc import Set as AbstractSet
 from corral.model.ids import DeviceId, NodeId
 from corral.model.offer import NodeOffer
 from corral.model.resources import MILLI, Demand, Placement
-from corral.policy.feasibility import model_matches, whole
-from corral.policy.fragmentation import Gauge, Key, Mix, Prices, State, gauge
+from corral.policy.fragmentation import Gauge, Mix, Prices, State, gauge
+from corral.policy.room import Room
 
 REPRICED_PARTS = 8
 """Prices are made anew when this part of the nodes was touched: a few nodes do not move what are sums over the pool."""
@@ -25,97 +25,6 @@ TABLES_MAX = 512
 
 TOUCHED_MIN = 1_024
 """After so many changes, or as many as there are nodes, all is looked at afresh: what nobody asks for any more goes."""
-
-
-class Room:
-    """The free part of one node: milli by device in the order of ``offer.devices``, CPUs and memory.
-
-    ``positions`` are those of its devices; ``model`` is that of all of them (``None``: they differ, or there are none).
-    """
-
-    __slots__ = ("cpus_milli", "free", "memory_mib", "model", "offer", "positions")
-
-    def __init__(
-        self,
-        offer: NodeOffer,
-        free: list[int],
-        cpus_milli: int,
-        memory_mib: int,
-        model: str | None,
-        positions: Mapping[DeviceId, int],
-    ) -> None:
-        self.offer = offer
-        self.free = free
-        self.cpus_milli = cpus_milli
-        self.memory_mib = memory_mib
-        self.model = model
-        self.positions = positions
-
-    @classmethod
-    def of(cls, offer: NodeOffer) -> Room:
-        """Return a copy of an offer's free part."""
-        devices = offer.devices
-        models = {d.model for d in devices}
-        return cls(
-            offer,
-            [d.free_milli for d in devices],
-            offer.cpus_milli,
-            offer.memory_mib,
-            models.pop() if len(models) == 1 else None,
-            {d.uuid: i for i, d in enumerate(devices)},
-        )
-
-    def copy(self, free: list[int] | None = None) -> Room:
-        """Return a room that can be changed by itself, with so much free of its devices."""
-        left = self.free.copy() if free is None else free
-        return Room(self.offer, left, self.cpus_milli, self.memory_mib, self.model, self.positions)
-
-    def fit(self, demand: Demand, exact: str | None) -> int:
-        """Return how many ranks fit; ``exact`` narrows the devices to one model by its full name."""
-        cpus, memory, milli = demand.cpus_milli, demand.memory_mib, demand.gpu_milli
-        if cpus > max(0, self.cpus_milli) or memory > max(0, self.memory_mib):
-            return 0
-        fits = min(whole(self.cpus_milli, cpus), whole(self.memory_mib, memory))
-        if milli == 0:
-            return fits
-        free, model = self.free, self.model
-        if exact is not None or demand.gpu_model is not None:
-            if model is None:
-                free = [free[i] for i in self.eligible(demand, exact)]
-            elif not (model == exact if exact is not None else model_matches(demand.gpu_model, model)):
-                return 0
-        if milli >= MILLI:
-            return min(fits, free.count(MILLI) // (milli // MILLI))
-        return min(fits, sum([left // milli for left in free if left > 0]))
-
-    def eligible(self, demand: Demand, exact: str | None) -> list[int]:
-        """Return the positions of the devices of the wanted model."""
-        devices = self.offer.devices
-        if self.model is not None:
-            matches = self.model == exact if exact is not None else model_matches(demand.gpu_model, self.model)
-            return list(range(len(devices))) if matches else []
-        if exact is not None:
-            return [i for i, d in enumerate(devices) if d.model == exact]
-        if demand.gpu_model is None:
-            return list(range(len(devices)))
-        return [i for i, d in enumerate(devices) if model_matches(demand.gpu_model, d.model)]
-
-    @property
-    def key(self) -> Key:
-        """Return what makes nodes alike."""
-        devices = [(d.model, d.island, free) for d, free in zip(self.offer.devices, self.free, strict=True)]
-        if self.model is not None:
-            devices.sort()
-        return tuple(devices), self.cpus_milli, self.memory_mib
-
-    def change(self, placement: Placement, sign: int) -> None:
-        """Give back (``sign`` 1) or take (-1) what a placement holds. Unknown devices are passed over."""
-        self.cpus_milli += sign * placement.cpus_milli
-        self.memory_mib += sign * placement.memory_mib
-        for share in placement.devices:
-            i = self.positions.get(share.uuid)
-            if i is not None:
-                self.free[i] = min(MILLI, self.free[i] + sign * share.milli)
 
 
 class Keep:
@@ -283,7 +192,7 @@ class Trial:
             elif not mask and self._base is not None and node not in self._rooms and self._base.gauge is self.gauge:
                 state = self._base.state(node)
             else:
-                state = self.gauge.state(self.room(node, mask).key)
+                state = self.gauge.state((self.room(node, mask) if mask else self.look(node)).key)
             self._states[mask][node] = state
         return state
 
@@ -311,12 +220,30 @@ class Trial:
                     keep.change(self.offers[placement.node], placement, -1)
             self._touch(placement.node)
 
-    def release(self, placements: Iterable[Placement]) -> None:
-        """Give back placements. Nodes that are not offered are passed over."""
+    def release(self, placements: Iterable[Placement], needed_milli: int = 0) -> list[DeviceId]:
+        """Give back placements; return their devices of which less than ``needed_milli`` was free until now.
+
+        Nodes that are not offered are passed over, unknown devices too.
+        """
+        short: list[DeviceId] = []
         for placement in placements:
-            if placement.node in self.offers:
-                self._own(placement.node).change(placement, 1)
-                self._touch(placement.node)
+            node = placement.node
+            if node not in self.offers:
+                continue
+            room = self._rooms.get(node) or self._own(node)
+            room.cpus_milli += placement.cpus_milli
+            room.memory_mib += placement.memory_mib
+            free, positions = room.free, room.positions
+            for share in placement.devices:
+                i = positions.get(share.uuid)
+                if i is not None:
+                    left = free[i]
+                    if left < needed_milli:
+                        short.append(share.uuid)
+                    left += share.milli
+                    free[i] = min(MILLI, left)
+            self._touch(node)
+        return short
 
     def branch(self, learn: Callable[[], Mix] | None = None) -> Trial:
         """Return a copy without what reservations keep; it learns by itself, or what this one does."""
@@ -378,5 +305,6 @@ class Trial:
 
     def _touch(self, node: NodeId) -> None:
         self._touched.append(node)
-        for states in self._states.values():
-            states.pop(node, None)
+        if self._states:
+            for states in self._states.values():
+                states.pop(node, None)
