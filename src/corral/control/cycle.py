@@ -16,11 +16,9 @@ from corral.control.proposals import Proposals
 from corral.control.waiting import may_start
 from corral.model.events import GangPlaced
 from corral.model.ids import TenantId
-from corral.model.job import Job
 from corral.model.offer import (
     Allocation,
     Arbitration,
-    Proposal,
     Reservation,
     Snapshot,
     Standing,
@@ -104,10 +102,6 @@ class Cycle:
             self._commit(now, allocation) if verdict.kind is VerdictKind.COMMITTED else verdict
             for allocation, verdict in zip(allocations, verify_all(allocations, newest), strict=True)
         )
-
-    def proposal(self, job: Job, snapshot: Snapshot) -> Proposal:
-        """Return what a job bids on a snapshot, whether it waits or runs."""
-        return self._book.masters.proposer(job).propose(self.proposals.offered(job, snapshot, 0.0))
 
     def _offer(self, now: float, snapshot: Snapshot, standings: dict[TenantId, Standing]) -> None:
         book = self._book

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from corral.control.outlooks import remaining_now
 from corral.model.ids import GangKey
 from corral.model.job import Gang, Job
 from corral.model.offer import Holding, Proposal
+from corral.policy.bidding import tenure_of
 from corral.policy.config import SchedulingConfig
 
 GANGS_MAX = 100_000
@@ -19,12 +22,13 @@ def order_of(job: Job, gang: Gang) -> int:
 def tenure_s(job: Job, gang: Gang, config: SchedulingConfig) -> float:
     """Return how long a gang runs undisturbed after its placement.
 
-    The bid that won may lower the restart cost that the job declared, never raise it.
+    The bid that won may lower the restart cost that the job declared, and the tenure; it raises neither.
     """
-    cost = job.spec.restart_cost_s
-    if gang.bid is not None and gang.bid.restart_cost_s > 0:
-        cost = min(cost, gang.bid.restart_cost_s)
-    return max(config.tenure_s, config.tenure_restarts * cost)
+    bid, spec = gang.bid, job.spec
+    if bid is not None and bid.restart_cost_s > 0:
+        spec = replace(spec, restart_cost_s=min(spec.restart_cost_s, bid.restart_cost_s))
+    tenure = tenure_of(spec, config)
+    return min(tenure, bid.tenure_s) if bid is not None and bid.tenure_s > 0 else tenure
 
 
 def stop_s(job: Job) -> float:

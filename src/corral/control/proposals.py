@@ -24,7 +24,7 @@ from corral.model.job import Job
 from corral.model.messages import MasterProposed, Usage
 from corral.model.offer import Bid, Offer, Outlook, Proposal, Snapshot
 from corral.model.transitions import copy_job
-from corral.policy.bidding import check_proposal, claimed
+from corral.policy.bidding import check_proposal, claimed, tenure_of
 from corral.policy.estimation import devices_of, family_of, scale_of
 from corral.policy.inventory import Inventory
 from corral.ports.master import AppMaster
@@ -54,6 +54,10 @@ class Proposals:
         book = self._book
         offer = self.offered(job, snapshot, credit)
         proposal = book.masters.proposer(job).propose(offer)
+        # How long a start is protected is the pool's to say: an AppMaster does not know its settings.
+        tenure = tenure_of(job.spec, book.config.scheduling)
+        bids = tuple(bid if bid.tenure_s == tenure else replace(bid, tenure_s=tenure) for bid in proposal.bids)
+        proposal = replace(proposal, bids=bids)
         if job.spec.appmaster is not None:
             self._default[job.id] = proposal.bids
             self._ask(job, offer)

@@ -170,10 +170,7 @@ class Rounds:
         book = self._book
         unknown = dict.fromkeys(key.job for key in book.board.holdings if key.job not in book.waiting.proposals)
         for name in islice(unknown, AT_ONCE):
-            job = book.state.jobs[name]
-            proposal = self._cycle.proposal(job, snapshot)
-            if proposal.bids:
-                book.propose(now, job, proposal)
+            self._cycle.proposals.offer(now, book.state.jobs[name], snapshot, 0.0)
 
     def _saved(self, holding: Holding, now: float) -> Holding:
         """Return a holding as its giving way now would find it: who saves itself when told to loses nothing more."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from corral.control.config import ControlConfig
 from corral.control.inputs import Administer, AskProposer, Outcome, Proposed
 from corral.model.events import TenantSet
 from corral.model.ids import JobId, TenantId
 from corral.model.offer import Bid, Proposal
 from corral.model.tenant import Tenant
+from corral.policy.config import SchedulingConfig
 from tests.unit.control.offers import ONE, bids_of, candidate_bids, submit
 from tests.unit.control.world import World
 
@@ -112,6 +114,30 @@ def test_a_proposer_is_asked_again_when_a_price_moves_by_a_tenth() -> None:
         world.settle()
         assert len(world.asks) == asked, price
     assert world.asks[-1].offer.prices == {"H100": 0.9}
+
+
+def test_a_proposer_of_a_running_job_is_asked_again_after_a_restart() -> None:
+    world = Asking(n1=1)
+    submit(world, OWN, ONE)
+    again = world.replayed()
+    again.settle(world.now)
+    again.rounds.market(world.now + 10.0)
+    assert [ask.job.id for ask in again.drain().asks] == ["1"]
+
+
+def test_bids_name_the_tenure_of_the_pool_and_own_ones_may_lower_it() -> None:
+    scheduling = SchedulingConfig(tenure_s=50.0, tenure_restarts=0.0)
+    world = World(ControlConfig(scheduling=scheduling), n1=1)
+    submit(world, ONE, OWN)
+    [bid] = bids_of(world, "2")
+    assert bid.tenure_s == 50.0
+    answer(world, "2", replace(bid, tenure_s=20.0))
+    assert world.notices == []
+    [first] = world.core.book.board.holdings.values()
+    assert first.tenure_until == world.now + 50.0
+    world.end("1")
+    [second] = world.core.book.board.holdings.values()
+    assert second.tenure_until == world.now + 20.0
 
 
 def test_a_proposer_sees_the_gangs_of_its_own_tenant_only() -> None:
