@@ -49,6 +49,8 @@ class Board:
         self._offers: dict[NodeId, NodeOffer] = {}
         self._stale: set[NodeId] = set(state.nodes)
         self.holdings: dict[GangKey, Holding] = {}
+        self.choosing = 0
+        """Running gangs that might run otherwise: those with more than one bid."""
         self.capacity = state.capacity()
         self.version = 0
         for job in state.jobs.values():
@@ -84,8 +86,11 @@ class Board:
     def hold(self, job: Job, gang: Gang, proposal: Proposal | None = None) -> None:
         """Note what a gang holds now (fewer ranks than before, or nothing) and what its job last proposed."""
         key = GangKey(job.id, gang.index)
+        before = self.holdings.get(key)
+        self.choosing -= before is not None and len(before.bids) > 1
         if gang.live:
-            self.holdings[key] = holding_of(job, gang, proposal, self._config)
+            held = self.holdings[key] = holding_of(job, gang, proposal, self._config)
+            self.choosing += len(held.bids) > 1
         else:
             self.holdings.pop(key, None)
 

@@ -97,7 +97,7 @@ class Rounds:
         """Return whether anything waits, or anything that runs might run better otherwise."""
         book = self._book
         promised = sum(award.key in book.waiting.index for award in self._cycle.awards.all())
-        return book.waiting.count() > promised or any(len(h.bids) > 1 for h in book.board.holdings.values())
+        return book.waiting.count() > promised or book.board.choosing > 0
 
     def _changed(self, now: float) -> bool:
         """Return whether anything is otherwise than at the last round: the pool, what waits, or whose tenure ended."""

@@ -194,6 +194,8 @@ class World:
                     for share in placement.devices:
                         held[share.uuid] = held.get(share.uuid, 0) + share.milli
         assert all(milli <= MILLI for milli in held.values()), held
+        board = self.core.book.board
+        assert board.choosing == sum(len(holding.bids) > 1 for holding in board.holdings.values())
         for name, known in self.core.book.state.held.items():
             assert known.cpus_milli == cpus.get(name, 0)
             assert known.devices == {u: m for u, m in held.items() if u.startswith(f"{name}-")}
