@@ -104,11 +104,11 @@ class SchedulingConfig(msgspec.Struct, frozen=True):
 
     ``round_s``: the time between global rounds.
 
-    ``fairness`` is the dial, 0..1, that trades average completion time against the worst finish-time ratio. At 0
-    everybody is served by what is expected to remain. The more, the less is staked on a guess and the more on what a
-    gang has been given: at 1 the order of gangs that declare nothing is that of least attained service, with worth in
-    proportion to the finish-time ratio that waiting must be expected to cost; of gangs that declare, only the latter.
-    A quarter: three parts of expectation to one of caution (see ``valuation``).
+    ``fairness`` is the dial, 0..1, that trades average completion time against the worst finish-time ratio: how little
+    is staked on a guess of what remains and how much waiting counts (see ``valuation``). At 0 everybody is served by
+    what is expected to remain; at 1 gangs that declare nothing are served by least attained service, and the worth of
+    every gang is in proportion to the finish-time ratio that is expected of it. At 0.15 a guess that is ten times longer
+    counts as seven times longer, and a ratio of 1,000 makes a gang worth 1.17 times as much.
 
     ``remaining_exponent``: that of size over remaining time. Any above 0 serves the least remaining service first
     where devices are alike; 0.5 damps what a short gang can pay for fast ones (see ``valuation``).
@@ -143,7 +143,7 @@ class SchedulingConfig(msgspec.Struct, frozen=True):
     round_s: float = 60.0
     round_early_s: float = 5.0
     round_rest: int = 10
-    fairness: float = 0.25
+    fairness: float = 0.15
     remaining_exponent: float = 0.5
     critical_weight: float = 1.0
     critical_exponent: float = 12.0

@@ -48,7 +48,7 @@ class Settings(BaseSettings):
         description="Nor for so many times what its restart costs (`restart_cost`), whichever is longer.",
     )
     fairness: float = Field(
-        0.25,
+        0.15,
         ge=0.0,
         le=1.0,
         description="From the shortest average completion time (0) to the least harm to the worst-off job (1).",
