@@ -107,8 +107,8 @@ class SchedulingConfig(msgspec.Struct, frozen=True):
     ``fairness`` is the dial, 0..1, that trades average completion time against the worst finish-time ratio: how little
     is staked on a guess of what remains and how much waiting counts (see ``valuation``). At 0 everybody is served by
     what is expected to remain; at 1 gangs that declare nothing are served by least attained service, and the worth of
-    every gang is in proportion to the finish-time ratio that is expected of it. At 0.15 a guess that is ten times longer
-    counts as seven times longer, and a ratio of 1,000 makes a gang worth 1.17 times as much.
+    every gang is in proportion to the finish-time ratio that is expected of it. At 0.15 a guess that is ten times
+    longer counts as seven times longer, and a ratio of 1,000 makes a gang worth 1.17 times as much.
 
     ``remaining_exponent``: that of size over remaining time. Any above 0 serves the least remaining service first
     where devices are alike; 0.5 damps what a short gang can pay for fast ones (see ``valuation``).
