@@ -109,7 +109,7 @@ class _Round:
 
     def keep(self, awards: Sequence[Award]) -> None:
         """Take what is awarded, including what those who give way still hold: that becomes less than nothing."""
-        holding = {holding.key for holding in self.holdings}
+        holding = {holding.key for holding in self.holdings} if awards else set()
         for award in awards:
             self.done.add(award.key)
             offered = tuple(p for p in award.placements if p.node in self.trial.offers)

@@ -86,6 +86,7 @@ class Trial:
         self.offers: dict[NodeId, NodeOffer] = {offer.node: offer for offer in nodes}
         self._rooms: dict[NodeId, Room] = {}
         self._whole: dict[NodeId, Room] = {}
+        self._masked: dict[int, dict[NodeId, Room]] = {}
         self._constraints: list[Constraint] = []
         self._tables: dict[tuple[Demand, str | None, int], _Table] = {}
         self._models: tuple[str, ...] | None = None
@@ -111,15 +112,27 @@ class Trial:
 
     def room(self, node: NodeId, mask: int = 0) -> Room:
         """Return a copy of what is free on a node once the binding reservations have theirs."""
-        room = self.look(node).copy()
-        if mask:
-            keeps = [c.keeps[node] for i, c in enumerate(self._constraints) if mask >> i & 1 and node in c.keeps]
-            if keeps:
-                # Constraints are about different times: each has to hold, so the largest counts, not the sum.
-                room.cpus_milli -= max(0, *(keep.cpus_milli for keep in keeps))
-                room.memory_mib -= max(0, *(keep.memory_mib for keep in keeps))
-                for i, free in enumerate(room.free):
-                    room.free[i] = max(0, free - max(0, *(keep.devices[i] for keep in keeps)))
+        return self.look(node, mask).copy()
+
+    def look(self, node: NodeId, mask: int = 0) -> Room:
+        """Return what is free on a node once the binding reservations have theirs; do not change it."""
+        if not mask:
+            room = self._rooms.get(node) or self._whole.get(node)
+            if room is None:
+                room = self._whole[node] = Room.of(self.offers[node])
+            return room
+        keeps = [c.keeps[node] for i, c in enumerate(self._constraints) if mask >> i & 1 and node in c.keeps]
+        if not keeps:
+            return self.look(node)
+        known = self._masked.setdefault(mask, {})
+        room = known.get(node)
+        if room is None:
+            # Constraints are about different times: each has to hold, so the largest counts, not the sum.
+            room = known[node] = self.look(node).copy()
+            room.cpus_milli -= max(0, *(keep.cpus_milli for keep in keeps))
+            room.memory_mib -= max(0, *(keep.memory_mib for keep in keeps))
+            for i, free in enumerate(room.free):
+                room.free[i] = max(0, free - max(0, *(keep.devices[i] for keep in keeps)))
         return room
 
     def fits(self, demand: Demand, exact: str | None = None, mask: int = 0) -> dict[NodeId, int]:
@@ -148,7 +161,7 @@ class Trial:
         table.seen = len(self._touched)
         fits = table.fits
         for node in changed:
-            fit = (self.room(node, mask) if mask else self.look(node)).fit(demand, exact)
+            fit = self.look(node, mask).fit(demand, exact)
             before = fits.get(node, 0)
             if fit != before:
                 table.total += fit - before
@@ -192,7 +205,7 @@ class Trial:
             elif not mask and self._base is not None and node not in self._rooms and self._base.gauge is self.gauge:
                 state = self._base.state(node)
             else:
-                state = self.gauge.state((self.room(node, mask) if mask else self.look(node)).key)
+                state = self.gauge.state(self.look(node, mask).key)
             self._states[mask][node] = state
         return state
 
@@ -245,13 +258,13 @@ class Trial:
             self._touch(node)
         return short
 
-    def branch(self, learn: Callable[[], Mix] | None = None) -> Trial:
-        """Return a copy without what reservations keep; it learns by itself, or what this one does."""
-        other = Trial((), learn, self)
+    def branch(self) -> Trial:
+        """Return a copy without what reservations keep, for as long as this one stays as it is."""
+        other = Trial((), base=self)
         other.offers = self.offers
         other._rooms = {node: room.copy() for node, room in self._rooms.items()}
         other._whole = self._whole
-        other._models = self._models
+        other._models = self.models
         return other
 
     def renew(self, nodes: Sequence[NodeOffer], learn: Callable[[], Mix] | None) -> None:
@@ -264,9 +277,10 @@ class Trial:
             self._tables, self._states, self._touched, self._whole, self._models = {}, {}, [], {}, None
         elif changed:
             self._whole = {node: room for node, room in self._whole.items() if self.offers[node] is room.offer}
-            self._models = None
             for node in changed:
                 self._touch(node)
+                if [d.model for d in before[node].devices] != [d.model for d in self.offers[node].devices]:
+                    self._models = None
         self._learn, self._prices = learn, None
         known, self._gauge = self._gauge, None
         if self._states and self.gauge is not known:
@@ -275,6 +289,7 @@ class Trial:
     def constrain(self, constraints: list[Constraint]) -> None:
         """Protect what reservations need, in place of what was protected before."""
         self._constraints = constraints
+        self._masked = {}
         self._tables = {key: table for key, table in self._tables.items() if key[2] == 0}
         self._states = {mask: states for mask, states in self._states.items() if mask == 0}
 
@@ -290,13 +305,6 @@ class Trial:
         """Return the nodes on which the binding reservations keep something."""
         return {node for i, c in enumerate(self._constraints) if mask >> i & 1 for node in c.keeps}
 
-    def look(self, node: NodeId) -> Room:
-        """Return what is free on a node; do not change it."""
-        room = self._rooms.get(node) or self._whole.get(node)
-        if room is None:
-            room = self._whole[node] = Room.of(self.offers[node])
-        return room
-
     def _own(self, node: NodeId) -> Room:
         room = self._rooms.get(node)
         if room is None:
@@ -305,6 +313,7 @@ class Trial:
 
     def _touch(self, node: NodeId) -> None:
         self._touched.append(node)
-        if self._states:
-            for states in self._states.values():
-                states.pop(node, None)
+        for states in self._states.values():
+            states.pop(node, None)
+        for rooms in self._masked.values():
+            rooms.pop(node, None)
