@@ -176,7 +176,9 @@ class Gatherer:
         trust = market.trust.get(holding.tenant, 1.0)
         won = holding.won if holding.won is not None else bids[0]
         contender = Contender(holding, bids, rates_of(bids, trust), _share(won.shape, self._capacity))
-        contender.kept_rate = rates_of((won,), trust)[0]
+        # What it won was bid before anything was measured, perhaps in other units: its bid of now knows better.
+        same = [rate for bid, rate in zip(bids, contender.rates, strict=True) if bid.shape == won.shape]
+        contender.kept_rate = same[0] if same else rates_of((won,), trust)[0]
         contender.best = max(contender.best, contender.kept_rate)
         ran = max(0.0, now - holding.started_at)
         attained = holding.attained_s + ran

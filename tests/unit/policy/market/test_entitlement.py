@@ -104,6 +104,16 @@ def test_remaining_work_of_a_running_gang_falls_with_time() -> None:
     assert worths([], running=[held])["1"].worth == pytest.approx(1 / 8 / 60)
 
 
+def test_what_a_gang_won_before_it_was_measured_is_not_held_against_its_bids() -> None:
+    # It won with a bid of one unit per second; measured, it makes a millionth on the same devices, as it would anew.
+    held = runs(1, ONE, place_on("n", 0), bids=(Bid(shape(1), throughput=1e-6),), remaining=10**6)
+    config = replace(PLAIN, critical_weight=1.0)
+    (found,) = Gatherer(config).gather(market(POOL, [], running=[held])).contenders
+    assert (found.kept_rate, found.best) == (1e-6, 1e-6)
+    assert found.hurry == 0.0
+    assert found.remaining_s == 10**6
+
+
 def test_unknown_tenants_count_as_one() -> None:
     assert Standing(tenant("x")).held == Amount()
     assert worths([waits(1, ONE, tenant="x"), waits(2, ONE, tenant="y")])["1"].worth > 0
