@@ -6,7 +6,9 @@ Machine Learning, 3.3). What was measured is kept as one running mean per (model
 model these means are all that it needs, so a measurement costs O(1) and an estimate one solve with 2 + models unknowns.
 
 Beliefs stand in layers. Nothing known: all models are equal and devices scale a little less than linearly. A job's
-claims: exact where it claims something, fitted elsewhere. Measurements correct what the layer below says.
+claims: exact where it claims something, fitted elsewhere. Measurements correct what the layer below says: all of it,
+claims too, by what claims usually are wrong by. Who is wrong about one size mostly is about the others, so a claim for
+four devices moves, a part of the way, with what was measured on one; what is measured on four outweighs both.
 """
 
 from __future__ import annotations

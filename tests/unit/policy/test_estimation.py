@@ -139,6 +139,17 @@ def measured(units: float, seconds: float = 600.0) -> Measurement:
     return Measurement("f", "V100", 2, units, seconds)
 
 
+def test_a_claim_moves_a_part_of_the_way_with_other_sizes_and_its_own_measurement_outweighs_both() -> None:
+    # One device does 5 a second, which says 17.4 for four of them (5 x 4^0.9); 10 are claimed for four.
+    one = Rate("V100", 1, 5.0, 0.8)
+    before = Throughput.of({("V100", 4): 10.0}, [one]).predict("V100", 4)
+    assert 10.0 < before.units_per_s < math.sqrt(10.0 * 17.4)
+    assert before.confidence < 0.3
+    after = Throughput.of({("V100", 4): 10.0}, [one, Rate("V100", 4, 11.0, 0.8)]).predict("V100", 4)
+    assert after.units_per_s == pytest.approx(11.0, rel=0.02)
+    assert after.confidence > 0.75
+
+
 def test_the_first_measurement_is_taken_as_it_is_and_a_short_one_counts_less() -> None:
     point = taken(None, measured(1_200.0))
     assert point is not None
