@@ -132,7 +132,6 @@ def packed(case: Case, data: Path, seeds: Sequence[int]) -> dict[str, Any]:
         **dict.fromkeys(("avg_jct_h", "p99_jct_h", "makespan_h", "utilisation", "worst_ftr", "p95_ftr")),
         "preemptions": 0,
         "allocated_pct": statistics.fmean(one.allocated_pct for one in found),
-        "moves": sum(one.moves for one in found),
         "seeds": list(seeds),
         "allocated_pct_by_seed": [one.allocated_pct for one in found],
         "seconds": time.perf_counter() - begin,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from operator import mul
 
@@ -45,6 +45,11 @@ al., NSDI'22), some for shares, and a whole node is what cannot be made up for. 
 
 PRIOR_CPUS_MILLI = 4 * MILLI
 """CPUs per device of the prior: below what nodes have per device, so that it says nothing where there are enough."""
+
+
+PRIOR_BY_MODEL = 0.25
+"""Pseudo-count of one-device tasks that would run on one model alone, for each of a pool with several: until somebody
+has asked for a scarce model, those who can run on any leave it, since that costs them nothing."""
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -108,6 +113,14 @@ PRIOR_NEEDS: Mapping[Need, float] = {
 }
 
 
+def prior_needs(models: Collection[str]) -> dict[Need, float]:
+    """Return what a pool with these device models expects before it has seen anything."""
+    counts = dict(PRIOR_NEEDS)
+    if len(models) > 1:
+        counts.update((Need(MILLI, (model,), PRIOR_CPUS_MILLI), PRIOR_BY_MODEL) for model in models)
+    return counts
+
+
 def need_of(holding: Holding) -> Need | None:
     """Return what one rank of a running gang asked for, ``None`` when it holds nothing."""
     if not holding.placements:
@@ -119,12 +132,13 @@ def learnt(
     holdings: Sequence[Holding],
     pending: Iterable[tuple[Candidate, int]],
     need: Callable[[Holding], Need | None] = need_of,
+    models: Collection[str] = (),
 ) -> Mix:
     """Return the mix that a pool sees: what runs, what waits (candidates with how many are alike), and the prior.
 
-    ``need`` says what a running gang asked for.
+    ``need`` says what a running gang asked for; ``models`` are the pool's device models.
     """
-    counts = dict(PRIOR_NEEDS)
+    counts = prior_needs(models)
     step = max(1, -(-len(holdings) // SAMPLE_MAX))
     for holding in holdings[::step]:
         asked = need(holding)

@@ -27,7 +27,7 @@ class Memory:
     def _learnt(self, snapshot: Snapshot, pending: PendingIndex) -> Mix:
         if len(self._needs) > 2 * len(snapshot.holdings):
             self._needs.clear()
-        return learnt(snapshot.holdings, pending.kinds(), self._need)
+        return learnt(snapshot.holdings, pending.kinds(), self._need, self._ground.models)
 
     def _need(self, holding: Holding) -> Need | None:
         known = self._needs.get(holding.key)

@@ -8,14 +8,14 @@ many as there are. A pod that does not fit has arrived too. It may wait, which c
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from corral.model.offer import FreeDevice, NodeOffer
 from corral.model.resources import MILLI, Amount, Demand, GangShape, NodeSpec
 from corral.policy.cursor import FOREVER
-from corral.policy.fragmentation import PRIOR_NEEDS, Mix, Need, mix_of
+from corral.policy.fragmentation import Mix, Need, mix_of, prior_needs
 from corral.policy.placement import Wish, place_first
 from corral.policy.trial import Trial
 from corral.sim.formats.openb import Pod
@@ -35,7 +35,6 @@ class Packing(msgspec.Struct, frozen=True):
     arrived: int
     failed: int
     failed_gpu_pct: float
-    moves: int = 0
 
 
 def arrivals(pods: Sequence[Pod], capacity_milli: int, seed: int) -> list[Pod]:
@@ -59,7 +58,7 @@ def pack(nodes: Sequence[NodeSpec], pods: Sequence[Pod], seed: int) -> Packing:
     What pods ask for is learnt from those that have arrived, as a pool does from what runs and waits.
     """
     capacity = MILLI * sum(len(node.devices) for node in nodes)
-    seen = _Seen()
+    seen = _Seen({device.model for node in nodes for device in node.devices})
     trial = Trial([_offer(node) for node in nodes], seen.mix)
     wishes: dict[tuple[Demand, ...], tuple[Wish, ...]] = {}
     asked = allocated = arrived = failed = failed_milli = 0
@@ -86,8 +85,8 @@ def pack(nodes: Sequence[NodeSpec], pods: Sequence[Pod], seed: int) -> Packing:
 class _Seen:
     """The needs of the pods that have arrived."""
 
-    def __init__(self) -> None:
-        self._counts: dict[Need, float] = dict(PRIOR_NEEDS)
+    def __init__(self, models: Collection[str]) -> None:
+        self._counts = prior_needs(models)
         self._arrived = 0
         self._learnt_at = 0
 

@@ -99,6 +99,27 @@ def test_a_pool_learns_from_what_runs_and_what_waits() -> None:
     assert fresh[Need(1000, (), 4_000)] == pytest.approx(2**-1.5)
 
 
+def test_before_anybody_asks_a_model_is_expected_to_be_asked_for_where_there_are_several() -> None:
+    assert dict(learnt([], [], models=("A100",))) == dict(learnt([], []))
+    mix = dict(learnt([], [], models=("A100", "H100")))
+    # A quarter of ten and a half tasks: 0.0238, in half powers of two 2^-5.5.
+    for model in ("A100", "H100"):
+        assert mix[Need(1000, (model,), 4000)] == 2.0**-5.5
+    assert mix[Need(1000, (), 4000)] == 0.5**1.5
+
+
+def test_who_can_run_on_any_model_leaves_the_scarce_one_before_anybody_has_asked_for_it() -> None:
+    def first_of(models: tuple[str, ...]) -> str:
+        scarce = offer(node_spec("a", models=["T4"] * 2))
+        plenty = [offer(node_spec(f"b{i}", models=["G2"] * 2)) for i in range(9)]
+        found = place(Trial([scarce, *plenty], lambda: learnt([], [], models=models)), Wish(shape(1)))
+        assert found is not None
+        return found[0].node
+
+    assert first_of(()) == "a"
+    assert first_of(("G2", "T4")) == "b0"
+
+
 def trial(offers: list[NodeOffer], *needs: tuple[Need, float]) -> Trial:
     return Trial(offers, lambda: needs)
 

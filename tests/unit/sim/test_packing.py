@@ -48,10 +48,10 @@ def test_pods_may_go_to_any_of_the_models_that_they_allow() -> None:
     assert packed.allocated_pct == 100.0
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", range(8))
 def test_a_model_that_some_need_is_left_to_them_by_the_others(seed: int) -> None:
     nodes = [node(f"t{i}", 2, "T4") for i in range(24)] + [node(f"g{i}", 8, "G2") for i in range(24)]
     # A tenth of the pods want T4 alone; a fifth of the devices are T4, on the smallest nodes: best fit gives them away
-    # first. In these orders the first pod that wants one comes before the T4s are gone.
+    # first. With seeds 0 and 5 nobody has asked for one until half of them would be gone.
     pods = [pod(1_000, "T4"), *[pod(1_000)] * 9]
     assert pack(nodes, pods, seed).allocated_pct == 100.0
