@@ -26,6 +26,13 @@ SAMPLE_MIN = 4_000
 PROGRAM_WAYS_MAX = 2_000
 """Ways up to which prices come from one linear program: below, it costs less than a handful of evaluations with it."""
 
+ROWS_FEW = 40
+"""Constraints up to which cuts find the prices. With more than there are cuts, as where many tenants have limits, they
+stop short."""
+
+PROGRAM_WAYS_MANY_MAX = 100_000
+"""Ways up to which the linear program finds the prices of more constraints: it takes seconds there, and is exact."""
+
 
 class Verdict:
     """The dual at some prices: its value, what each contender takes (-1: nothing), and the use of each row."""
@@ -82,7 +89,7 @@ def find_prices(dual: Dual, warm: Floats | None = None) -> Verdict:
     contenders = len(dual.starts)
     if not len(dual.caps):
         return dual.at(np.zeros(0))
-    if 0 < len(dual.value) <= PROGRAM_WAYS_MAX:
+    if 0 < len(dual.value) <= (PROGRAM_WAYS_MAX if len(dual.caps) <= ROWS_FEW else PROGRAM_WAYS_MANY_MAX):
         owner = np.repeat(np.arange(contenders), dual.sizes)
         exact = relaxed_prices(dual.value, owner, dual.coefs[dual.form], dual.caps)
         if exact is not None:

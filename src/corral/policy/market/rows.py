@@ -105,12 +105,11 @@ class Rows:
 
     def _limits(self, limits: Limits) -> None:
         totals = self._totals
-        for row, cap in enumerate(limits.caps):
-            column = np.zeros(len(self._forms), dtype=np.float64)
-            for i, form in enumerate(self._forms):
-                for index, gpus in limits.of[form.group]:
-                    if index == row:
-                        column[i] = totals.milli[i].sum() if gpus else totals.cpus[i] / MILLI
+        columns = [np.zeros(len(self._forms), dtype=np.float64) for _ in limits.caps]
+        for i, form in enumerate(self._forms):
+            for row, gpus in limits.of[form.group]:
+                columns[row][i] = totals.milli[i].sum() if gpus else totals.cpus[i] / MILLI
+        for column, cap in zip(columns, limits.caps, strict=True):
             self._add(column, cap)
 
     def _cells(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import numpy as np
 import pytest
@@ -146,3 +147,20 @@ def test_where_nothing_is_scarce_everybody_takes_the_best() -> None:
     choice, verdict = choose(dual, find_prices(dual))
     assert worth(dual, choice) == pytest.approx(6_000)
     assert verdict.value == pytest.approx(6_000)
+
+
+def test_prices_are_found_where_a_hundred_tenants_have_limits() -> None:
+    # Each of 3,000 takes one of 400 devices and one of the 6 that its tenant may hold: taking the best that is still
+    # allowed, one by one, is right (a laminar matroid).
+    rng = random.Random(0)
+    values = [(rng.lognormvariate(0.0, 2.0), rng.randrange(100)) for _ in range(3_000)]
+    held, best = [0] * 100, 0.0
+    for value, owner in sorted(values, reverse=True):
+        if held[owner] < 6 and sum(held) < 400:
+            held[owner] += 1
+            best += value
+    jobs: list[Job] = [[(value, (1, *(int(i == owner) for i in range(100))))] for value, owner in values]
+    dual = dual_of(jobs, [400.0] + [6.0] * 100)
+    choice, verdict = choose(dual, find_prices(dual))
+    assert verdict.value == pytest.approx(best, rel=1e-3)
+    assert dual.value[choice[choice >= 0]].sum() == pytest.approx(best, rel=1e-3)
