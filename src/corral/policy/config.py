@@ -113,9 +113,9 @@ class SchedulingConfig(msgspec.Struct, frozen=True):
     ``remaining_exponent``: that of size over remaining time. Any above 0 serves the least remaining service first
     where devices are alike; 0.5 damps what a short gang can pay for fast ones (see ``valuation``).
 
-    ``critical_weight`` and ``critical_exponent``: what faster devices are worth to the gang that the whole pool waits
-    for in the end, in those of usual gangs, and how fast that fades for gangs that will be done earlier (at half of the
-    way to the end, 1/4,096 is left).
+    ``critical_weight`` and ``critical_exponent``: what faster devices are worth to the gang that all of its tenant
+    waits for in the end, in those of usual gangs, and how fast that fades for gangs that will be done earlier (at half
+    of the way to the end, 1/4,096 is left).
 
     ``prior_gangs``: so many gangs' worth of evidence has the scale-free prior of service times, which runs from
     ``prior_shortest_s`` to ``prior_longest_s``. Thirty: the number from which a sample counts as large. The ends are

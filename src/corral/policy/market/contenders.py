@@ -23,8 +23,8 @@ class Contender:
     dominant share of the first bid or of what it runs on. ``raw`` is its worth within its tenant, ``worth`` after the
     tenant's credit. ``urgent`` is set within its tenant's guarantee: served before all that are not. ``lost_s`` is what
     giving way costs a running gang, ``kept_rate`` the throughput that it runs at. ``remaining_s`` is on the best bid;
-    ``hurry`` is what faster devices are worth more because all else waits for this gang in the end, as a part of
-    ``worth``.
+    ``hurry`` is what faster devices are worth more because all of its tenant waits for this gang in the end, as a part
+    of ``worth``.
     """
 
     __slots__ = (
@@ -83,6 +83,11 @@ class Contender:
         """Return what running at ``rate`` is worth."""
         value = bid_value(self.worth, rate, self.best)
         return value + self.worth * self.hurry * hurry_value(rate, self.best, self.slowest) if self.hurry else value
+
+    @property
+    def rank(self) -> float:
+        """Return its worth for its size, by which the gangs of one tenant are compared."""
+        return self.raw / self.size
 
     @property
     def kept_value(self) -> float:
@@ -147,12 +152,7 @@ class Gatherer:
         _hurry(found, self._config)
         return Field(found, fixed, paused)
 
-    def _pending(self, candidate: Candidate, market: Market) -> Contender:
-        rates = rates_of(candidate.bids, market.trust.get(candidate.tenant, 1.0))
-        return Contender(candidate, candidate.bids, rates, _share(candidate.bids[0].shape, self._capacity))
-
-    def _weigh(self, contender: Contender, candidate: Candidate, now: float, expect: _Expectations) -> None:
-        first = contender.bids[0]
+    def _running( = contender.bids[0]
         attained = candidate.attained_s
         remaining = candidate.remaining_s
         inverse: float | None = None
@@ -199,22 +199,26 @@ class Gatherer:
 
 
 def _hurry(contenders: list[Contender], config: SchedulingConfig) -> None:
-    """Set ``hurry`` of those for whom it matters where they run."""
+    """Set ``hurry`` of those for whom it matters where they run.
+
+    Each tenant has a critical path of its own, on its part of the pool: who declares more work than is true is the
+    last to end among its own, not among all.
+    """
     choosing: dict[TenantId, list[Contender]] = {}
+    work_s: dict[TenantId, float] = {}
+    longest_s: dict[TenantId, float] = {}
     for contender in contenders:
         contender.hurry = 0.0
+        name, remaining_s = contender.tenant, contender.remaining_s
+        work_s[name] = work_s.get(name, 0.0) + remaining_s * contender.size
+        longest_s[name] = max(longest_s.get(name, 1.0), remaining_s)
         if contender.slowest < contender.best:
-            choosing.setdefault(contender.tenant, []).append(contender)
-    if not choosing:
-        return
-    work_s = sum(contender.remaining_s * contender.size for contender in contenders)
-    longest_s = max(1.0, *(contender.remaining_s for contender in contenders))
-    for mine in choosing.values():
+            choosing.setdefault(name, []).append(contender)
+    for name, mine in choosing.items():
         usual = sum(contender.raw for contender in mine) / len(mine)
+        end_s = max(work_s[name] * len(work_s), longest_s[name])
         for contender in mine:
-            contender.hurry = (
-                critical_worth(contender.remaining_s, max(work_s, longest_s), config) * usual / contender.raw
-            )
+            contender.hurry = critical_worth(contender.remaining_s, end_s, config) * usual / contender.raw
 
 
 def rates_of(bids: tuple[Bid, ...], trust: float) -> list[float]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from corral.model.offer import Bid, Candidate
+from corral.policy.config import SchedulingConfig
 from corral.policy.market.solve import solve
 from tests.unit.policy.building import node_spec, shape
 from tests.unit.policy.market.scenes import PLAIN, market, waits
@@ -111,3 +112,27 @@ def test_inflated_claims_gain_nothing_once_they_were_measured() -> None:
     found = received(inflate, trust=1 / 3)
     assert found[0] <= honest()[0] * 1.02
     assert found[1] <= honest()[1] * 1.02
+
+
+def fast_devices(factor: float) -> float:
+    """Return how many of 12 fast devices tenant a gets on average when it declares ``factor`` times its work.
+
+    With the production constants. There are few jobs: each tenant's longest decides when all of its own is done.
+    """
+    pool = [*POOL[:1], node_spec("h9", 4, "H100"), *POOL[2:3], node_spec("a9", 4, "A100")]
+    count = 0
+    for seed in SEEDS:
+        rng = random.Random(seed)
+        jobs = [
+            waits(number, *bids_of(4, rng), remaining=rng.lognormvariate(7, 0.5), tenant="abc"[number // 10])
+            for number in (0, 1, 10, 11, 20, 21)
+        ]
+        jobs = [replace(j, remaining_s=(j.remaining_s or 1.0) * (factor if j.tenant == "a" else 1.0)) for j in jobs]
+        found = solve(market(pool, jobs), SchedulingConfig())
+        count += sum(p.node.startswith("h") for award in found.awards if award.tenant == "a" for p in award.placements)
+    return count / len(SEEDS)
+
+
+def test_declaring_more_work_than_is_true_gets_no_faster_devices() -> None:
+    assert 0.25 * 12 < fast_devices(1.0) < 0.42 * 12
+    assert fast_devices(10.0) <= fast_devices(1.0) * 1.02
