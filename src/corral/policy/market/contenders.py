@@ -152,7 +152,12 @@ class Gatherer:
         _hurry(found, self._config)
         return Field(found, fixed, paused)
 
-    def _running( = contender.bids[0]
+    def _pending(self, candidate: Candidate, market: Market) -> Contender:
+        rates = rates_of(candidate.bids, market.trust.get(candidate.tenant, 1.0))
+        return Contender(candidate, candidate.bids, rates, _share(candidate.bids[0].shape, self._capacity))
+
+    def _weigh(self, contender: Contender, candidate: Candidate, now: float, expect: _Expectations) -> None:
+        first = contender.bids[0]
         attained = candidate.attained_s
         remaining = candidate.remaining_s
         inverse: float | None = None
