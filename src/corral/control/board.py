@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+
 import msgspec
 
 from corral.control.holdings import holding_of
@@ -11,6 +14,9 @@ from corral.model.offer import FreeDevice, Holding, NodeOffer, Proposal, Snapsho
 from corral.model.resources import MILLI, Amount
 from corral.model.state import Held, Node, PoolState
 from corral.policy.config import SchedulingConfig
+
+COUNTED = 8
+"""Nodes that are told apart one by one; of more, a fifth more is the next number."""
 
 
 class NodeView(msgspec.Struct, frozen=True):
@@ -39,6 +45,10 @@ def node_offer(node: Node, held: Held, view: NodeView) -> NodeOffer:
     )
 
 
+def _coarse(count: int) -> int:
+    return count if count <= COUNTED else COUNTED + int(4.0 * math.log2(count / COUNTED))
+
+
 class Board:
     """Node offers and holdings; a snapshot costs only what changed."""
 
@@ -48,6 +58,8 @@ class Board:
         self._views: dict[NodeId, NodeView] = {}
         self._offers: dict[NodeId, NodeOffer] = {}
         self._stale: set[NodeId] = set(state.nodes)
+        self._models_of: dict[NodeId, frozenset[str]] = {}
+        self._nodes_with: Counter[str] = Counter()
         self.holdings: dict[GangKey, Holding] = {}
         self.choosing = 0
         """Running gangs that might run otherwise: those with more than one bid."""
@@ -81,6 +93,9 @@ class Board:
         for known in (self._offers, self._views):
             for gone in known.keys() - self._state.nodes.keys():
                 del known[gone]
+        for gone in self._models_of.keys() - self._state.nodes.keys():
+            self._note_models(gone, frozenset())
+            del self._models_of[gone]
         self.version += 1
 
     def hold(self, job: Job, gang: Gang, proposal: Proposal | None = None) -> None:
@@ -101,10 +116,24 @@ class Board:
             view = self.view(name)
             if node is None or node.lost or node.cordoned or not view.answering:
                 self._offers.pop(name, None)
+                self._note_models(name, frozenset())
             else:
-                self._offers[name] = node_offer(node, self._state.held.get(name) or Held(), view)
+                offer = self._offers[name] = node_offer(node, self._state.held.get(name) or Held(), view)
+                self._note_models(name, frozenset([device.model for device in offer.devices]))
         self._stale.clear()
         return self._offers
+
+    def _note_models(self, node: NodeId, models: frozenset[str]) -> None:
+        before = self._models_of.get(node, frozenset())
+        if models != before:
+            self._models_of[node] = models
+            self._nodes_with.update(models - before)
+            self._nodes_with.subtract(before - models)
+
+    def models(self) -> dict[str, int]:
+        """Return the device models that are offered, with the number of nodes that do: exact up to 8, then coarse."""
+        self.offers()
+        return {name: _coarse(count) for name, count in self._nodes_with.items() if count > 0}
 
     def snapshot(self, now: float) -> Snapshot:
         """Return the whole capacity as of this version."""

@@ -51,7 +51,7 @@ class Cycle:
         book.dirty = False
         if self.paused:
             return None
-        self.proposals.refresh()
+        self.proposals.refresh(now)
         snapshot = self._award(now) if self.awards else None
         if not book.waiting.unbid and not book.waiting.count():
             self.reservations = ()

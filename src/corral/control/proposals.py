@@ -26,11 +26,13 @@ from corral.model.offer import Bid, Offer, Outlook, Proposal, Snapshot
 from corral.model.transitions import copy_job
 from corral.policy.bidding import check_proposal, claimed, tenure_of
 from corral.policy.estimation import devices_of, family_of, scale_of
-from corral.policy.inventory import Inventory
 from corral.ports.master import AppMaster
 
 PRICE_NEWS = 0.1
 """How far a price moves until proposers are asked again: a tenth."""
+
+REFRESH_S = 5.0
+"""Between two times at which all jobs are asked again because nodes came or went."""
 
 
 class Proposals:
@@ -44,8 +46,8 @@ class Proposals:
         self._default: dict[JobId, tuple[Bid, ...]] = {}
         self._asked: dict[JobId, Offer | None] = {}
         self._watchers: dict[JobId, AppMaster] = {}
-        self._inventory: Inventory | None = None
-        self._models: frozenset[str] = frozenset()
+        self._models: dict[str, int] = {}
+        self._refreshed_at = -math.inf
 
     # ---- offers ----------------------------------------------------------------------------------------------------
 
@@ -64,20 +66,23 @@ class Proposals:
             proposal = replace(proposal, bids=self._own.get(job.id, proposal.bids))
         book.propose(now, job, proposal)
 
-    def refresh(self) -> None:
-        """Ask the jobs again that bid by device model when models came or went."""
+    def refresh(self, now: float) -> None:
+        """Ask the jobs again that bid by device model when what is offered of a model changed.
+
+        Their bids are for what was offered when they were made: after a restart, or while nodes are cordoned, that is
+        a part of the pool. At most every few seconds, since thousands may have to be asked.
+        """
         book = self._book
-        inventory = book.inventory
-        if inventory is self._inventory:
+        models = book.board.models()
+        if models == self._models or now < self._refreshed_at + REFRESH_S:
             return
-        before, self._inventory, self._models = self._models, inventory, frozenset(inventory.models)
-        if before == self._models:
-            return
+        self._models = models
         for name in book.waiting.proposals:
             job = book.state.jobs.get(name)
             work = job.spec.work if job is not None else None
             if job is not None and ((work is not None and work.throughput) or book.experience.rates(job.spec)):
                 book.waiting.unbid[name] = None
+                self._refreshed_at = now
 
     def priced(self, prices: dict[str, float]) -> None:
         """Take the prices of a round. Jobs with a proposer of their own are offered again when one moved by a tenth."""

@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from corral.control.inputs import Administer
 from corral.model.ask import JobAsk
+from corral.model.events import NodeCordoned, NodeUncordoned
 from corral.model.experience import Measurement, WorkSpec
 from corral.model.ids import JobId, NodeId, TaskKey, TenantId
-from corral.model.job import Cause, CheckpointSpec, StopReason
+from corral.model.job import Cause, CheckpointSpec, JobState, StopReason
 from corral.model.messages import Heartbeat, MasterProposed, Usage
 from corral.model.offer import Outlook, Proposal
 from tests.unit.control.offers import ONE, OTHER, bids_of, candidate_bids, submit
@@ -189,6 +191,42 @@ def test_a_gang_that_its_master_sees_is_not_watched_twice() -> None:
     [holding] = world.core.book.board.holdings.values()
     assert holding.remaining_s is None
     assert world.core.book.experience.rates(world.job("1").spec) == ()
+
+
+def test_a_model_that_was_away_when_jobs_bid_is_bid_for_when_it_is_back() -> None:
+    world = World()
+    for name, model in (("a1", "A100"), ("v1", "V100"), ("h1", "H100")):
+        world.hello(node_spec(name, 1, model))
+    world.tell(Administer(NodeCordoned(at=world.now, node=NodeId("h1"), by="me", reason="new disk")))
+    work = WorkSpec(throughput={"H100": 4.0, "A100": 2.0, "V100": 1.0})
+    submit(world, *[replace(ONE, work=work)] * 3)
+    assert [bid.shape.demand.gpu_model for bid in bids_of(world, "3")] == ["A100", "V100"]
+    assert world.job("3").state is JobState.PENDING
+    world.tell(Administer(NodeUncordoned(at=world.now, node=NodeId("h1"), by="me")))
+    assert [bid.shape.demand.gpu_model for bid in bids_of(world, "3")] == ["H100", "A100", "V100"]
+    assert world.placed_on("3") == ["h1"]
+    # Nodes that come and go every second make nobody bid every second.
+    before = world.core.book.waiting.proposals[JobId("1")].version
+    for _ in range(2):
+        world.now += 1.0
+        world.tell(Administer(NodeCordoned(at=world.now, node=NodeId("v1"), by="me", reason="")))
+        world.tell(Administer(NodeUncordoned(at=world.now, node=NodeId("v1"), by="me")))
+    assert world.core.book.waiting.proposals[JobId("1")].version == before
+
+
+def test_after_a_restart_jobs_bid_for_the_nodes_that_come_back_later() -> None:
+    world = World()
+    specs = [node_spec(name, 1, model) for name, model in (("a1", "A100"), ("v1", "V100"), ("h1", "H100"))]
+    for spec in specs:
+        world.hello(spec)
+    work = WorkSpec(throughput={"H100": 4.0, "A100": 2.0, "V100": 1.0})
+    submit(world, *[replace(ONE, work=work)] * 4)
+    world.core = world.replayed()
+    world.settle()
+    for spec in specs:
+        world.now += 6.0
+        world.hello(spec)
+    assert [bid.shape.demand.gpu_model for bid in bids_of(world, "4")] == ["H100", "A100", "V100"]
 
 
 def test_a_new_model_in_the_pool_makes_jobs_that_know_models_bid_again() -> None:
