@@ -85,6 +85,23 @@ def test_a_higher_priority_of_the_same_tenant_gets_room_early() -> None:
     assert len(world.markets) == 2, "nothing is broken any more"
 
 
+def test_the_production_solver_lets_a_priority_in_after_hours_of_unsaved_work() -> None:
+    world = house(n1=2)
+    world.solver = RoundSolver(QUICK.scheduling)
+    world.submit(asked(), asked("b"))
+    for name in ("1", "2"):
+        world.start(name)
+    world.now += 36_000.0
+    (urgent,) = world.submit(asked(priority=1))
+    world.advance(12.0)
+    (fact,) = stopping(world)
+    assert (fact.job, fact.preemption and fact.preemption.kind) == ("1", PreemptionKind.PRIORITY)
+    obey_stops(world)
+    assert world.job(urgent).state is JobState.RUNNING
+    world.advance(3 * TENURE_S)
+    assert len(stopping(world)) == 1, "it stays, and nobody of another tenant gave way"
+
+
 def test_asking_whether_a_round_is_due_changes_nothing() -> None:
     world = house(replace(QUICK, scheduling=replace(QUICK.scheduling, round_s=600.0)), n1=1)
     world.submit(asked(), asked())
