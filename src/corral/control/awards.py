@@ -50,9 +50,10 @@ class Awards:
 
     def keep(self, now: float, awards: Iterable[Award], state: PoolState, holdings: Iterable[Holding]) -> None:
         """Keep the awards of a new plan."""
-        stopping = [(holding, state.jobs.get(holding.key.job)) for holding in holdings if holding.stopping]
+        stopping = Holders(holding for holding in holdings if holding.stopping)
         for award in awards:
-            waits = [stop_s(job) for holding, job in stopping if job is not None and in_the_way(award, holding)]
+            jobs = [state.jobs.get(holding.key.job) for holding in stopping.in_the_way(award)]
+            waits = [stop_s(job) for job in jobs if job is not None]
             self._kept[award.key] = Kept(award, now + max(waits, default=0.0) + AWARD_MARGIN_S)
 
     def drop(self, key: GangKey) -> None:
@@ -62,6 +63,8 @@ class Awards:
     def prune(self, snapshot: Snapshot, state: PoolState) -> list[str]:
         """Drop the awards that cannot be taken up any more; return what is worth telling."""
         told = []
+        late = any(snapshot.at > kept.until for kept in self._kept.values())
+        holders = Holders(snapshot.holdings if late else ())
         there: dict[NodeId, set[DeviceId]] = {}
         wanted = {placement.node for kept in self._kept.values() for placement in kept.award.placements}
         for offer in snapshot.nodes:
@@ -77,7 +80,7 @@ class Awards:
                 told.append(f"the award of gang {key.job}.{key.gang} is dropped: {gone} is not there any more")
             elif snapshot.at > kept.until:
                 del self._kept[key]
-                held = [f"{h.key.job}.{h.key.gang}" for h in snapshot.holdings if in_the_way(kept.award, h)]
+                held = [f"{h.key.job}.{h.key.gang}" for h in holders.in_the_way(kept.award)]
                 still = f"still held by {', '.join(held)}" if held else "not to be had"
                 told.append(f"the award of gang {key.job}.{key.gang} is dropped: its devices are {still}")
         return told
@@ -94,9 +97,24 @@ class Awards:
         return [won for won, verdict in zip(waiting, verdicts, strict=True) if verdict.kind is VerdictKind.COMMITTED]
 
 
-def in_the_way(award: Award, holding: Holding) -> bool:
-    """Return whether a holder has to go before an award can be taken up: its own gang, or one on its devices."""
-    return holding.key == award.key or overlaps(award.placements, holding)
+class Holders:
+    """Holdings by the nodes that they are on: thousands of awards each look at a few of them, not at all."""
+
+    def __init__(self, holdings: Iterable[Holding]) -> None:
+        self._of: dict[GangKey, Holding] = {}
+        self._on: dict[NodeId, dict[GangKey, Holding]] = {}
+        for holding in holdings:
+            self._of[holding.key] = holding
+            for placement in holding.placements:
+                self._on.setdefault(placement.node, {})[holding.key] = holding
+
+    def in_the_way(self, award: Award) -> list[Holding]:
+        """Return who has to go before an award can be taken up: its own gang, and who is on its devices."""
+        near = {key: holding for p in award.placements for key, holding in self._on.get(p.node, {}).items()}
+        own = self._of.get(award.key)
+        if own is not None:
+            near[own.key] = own
+        return [holding for holding in near.values() if holding is own or overlaps(award.placements, holding)]
 
 
 def overlaps(placements: Sequence[Placement], holding: Holding) -> bool:
