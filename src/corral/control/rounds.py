@@ -20,14 +20,12 @@ from corral.control.book import Book
 from corral.control.cycle import Cycle
 from corral.control.inputs import Solved
 from corral.control.liveness import Liveness
-from corral.control.waiting import UNRATED
 from corral.model.ids import GangKey, TenantId
 from corral.model.job import StopReason
 from corral.model.market import Loss, Market, RoundPlan
 from corral.model.offer import Candidate, Holding, Reservation, Snapshot
 from corral.policy.arbitration import gang_amount
 from corral.policy.fairness import below_guarantee
-from corral.policy.market.contenders import Expectations, pending_contender, weigh
 from corral.policy.verification import Ruling, verify_plan
 
 Mark = tuple[int, int]
@@ -53,10 +51,6 @@ class Rounds:
         self._looked_at = -math.inf
         self._broken = False
         self._unranked: Iterator[tuple[GangKey, Loss]] = iter(())
-        self._expect: Expectations | None = None
-        self._expect_at = 0.0
-        self._trust: dict[TenantId, float] = {}
-        book.waiting.rate = self._rate
         self.plan = RoundPlan(0)
         self.planned_at = 0.0
         self.ruling = Ruling((), (), {})
@@ -76,15 +70,7 @@ class Rounds:
             self._mark = self._now_at()
             ends = (h.tenure_until for h in market.snapshot.holdings if h.tenure_until > now)
             self._ripens_at = min(ends, default=math.inf)
-            self._learn(now, market)
             self._book.solve(market)
-
-    def _learn(self, now: float, market: Market) -> None:
-        """Keep what rates newcomers. What is expected of gangs moves slowly and costs some milliseconds to work out."""
-        config = self._book.config.scheduling
-        self._trust = market.trust
-        if self._expect is None or now - self._expect_at >= config.round_rest * config.round_s:
-            self._expect, self._expect_at = Expectations(market, config), now
 
     # ---- when ------------------------------------------------------------------------------------------------------
 
@@ -220,30 +206,22 @@ class Rounds:
         self._cycle.awards.keep(now, ruling.awards, book.state, book.board.holdings.values())
         book.dirty = True
 
-    def _rate(self, candidate: Candidate) -> float:
-        """Return the urgency of a gang that comes, by what the last rounds knew."""
-        if self._expect is None:
-            return UNRATED
-        trust = self._trust.get(candidate.tenant, 1.0)
-        contender = pending_contender(candidate, self._book.board.capacity, trust)
-        weigh(contender, candidate, candidate.queued_at, self._expect)
-        return urgency_of(contender.rank)
-
     def _rank(self) -> None:
         """Set the urgency of some gangs that lost: by what running them is worth for what they need of the pool."""
         book = self._book
         for key, loss in islice(self._unranked, AT_ONCE):
             candidate = book.waiting.index.get(key)
-            if candidate is not None and loss.rank > 0:
-                urgency = urgency_of(loss.rank)
+            if candidate is not None and loss.value > 0:
+                share = gang_amount(candidate.bids[0]).dominant_share(book.board.capacity)
+                urgency = urgency_of(loss.value, share)
                 if urgency != candidate.urgency:
                     book.waiting.rank(candidate, urgency)
 
 
-def urgency_of(rank: float) -> float:
-    """Return the place of a gang in its tenant's order, smallest first: - log2 of its worth for its size, in quarters.
+def urgency_of(value: float, share: float) -> float:
+    """Return the place of a gang in its tenant's order, smallest first: - log2(value per share), in quarters.
 
     So coarse, gangs that are worth about as much keep the order in which they were submitted, and most keep their
     place in the index from round to round.
     """
-    return -math.floor(4.0 * math.log2(rank)) / 4.0
+    return -math.floor(4.0 * math.log2(value / max(share, 1e-9))) / 4.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -14,7 +14,7 @@ from corral.model.offer import Candidate, Outlook, Proposal
 from corral.policy.pending import PendingIndex
 
 UNRATED = 1e9
-"""The urgency of a gang as long as there was no round: behind those of its tenant that have one, by submission."""
+"""The urgency of a gang that no round has looked at: behind those of its tenant that one has, in order among others."""
 
 
 def satisfies(kind: DependencyKind, state: JobState) -> bool:
@@ -34,14 +34,10 @@ def may_start(job: Job, gang: Gang) -> bool:
 
 
 class Waiting:
-    """The index of candidates that arbitration works on. ``version`` rises with every change of bids and outlooks.
-
-    ``rate``, once there is one, gives the urgency of those who come.
-    """
+    """The index of candidates that arbitration works on. ``version`` rises with every change of bids and outlooks."""
 
     def __init__(self) -> None:
         self.index = PendingIndex()
-        self.rate: Callable[[Candidate], float] | None = None
         self.version = 0
         self.proposals: dict[JobId, Proposal] = {}
         self.unbid: dict[JobId, None] = {}
@@ -118,24 +114,23 @@ class Waiting:
         self._drop(job.id, gang.index)
         self.version += 1
         limit = job.spec.max_duration_s
-        candidate = Candidate(
-            key=GangKey(job.id, gang.index),
-            tenant=job.spec.tenant,
-            queue=job.spec.queue,
-            priority=job.spec.priority,
-            queued_at=gang.queued_at,
-            order=order_of(job, gang),
-            bids=proposal.bids,
-            max_duration_s=None if limit is None else limit + job.spec.grace_s,
-            avoid=gang.avoid,
-            submitted_at=job.submitted_at,
-            attained_s=gang.attained_s,
-            remaining_s=remaining_on_first(proposal, gang.index),
-            urgency=before.urgency if before is not None else UNRATED,
+        self.index.add(
+            Candidate(
+                key=GangKey(job.id, gang.index),
+                tenant=job.spec.tenant,
+                queue=job.spec.queue,
+                priority=job.spec.priority,
+                queued_at=gang.queued_at,
+                order=order_of(job, gang),
+                bids=proposal.bids,
+                max_duration_s=None if limit is None else limit + job.spec.grace_s,
+                avoid=gang.avoid,
+                submitted_at=job.submitted_at,
+                attained_s=gang.attained_s,
+                remaining_s=remaining_on_first(proposal, gang.index),
+                urgency=before.urgency if before is not None else UNRATED,
+            )
         )
-        if before is None and self.rate is not None:
-            candidate = replace(candidate, urgency=self.rate(candidate))
-        self.index.add(candidate)
         self._indexed.setdefault(job.id, set()).add(gang.index)
 
     def _drop(self, job: JobId, gang: int) -> None:

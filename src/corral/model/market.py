@@ -87,8 +87,6 @@ class Award(msgspec.Struct, frozen=True):
 class Loss(msgspec.Struct, frozen=True):
     """Why a gang did not win: its best bid is worth ``value`` and costs ``cost`` at the round's prices.
 
-    ``rank`` is its worth for its size among its tenant's gangs, before the tenant's credit (0: unknown).
-
     ``reason`` is ``price`` (others are worth more), ``placement`` (it can pay, but its shape fits nowhere together),
     ``limit`` (of its tenant or queue), ``tenure`` (those who would give way are protected still) or ``unplaceable``
     (no bid ever fits this pool). ``protected_until`` is when the first tenure in its way ends (s since the epoch).
@@ -98,7 +96,6 @@ class Loss(msgspec.Struct, frozen=True):
     cost: float
     reason: str
     protected_until: float | None = None
-    rank: float = 0.0
 
 
 class RoundPlan(msgspec.Struct, frozen=True):

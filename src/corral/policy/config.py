@@ -117,6 +117,11 @@ class SchedulingConfig(msgspec.Struct, frozen=True):
     waits for in the end, in those of usual gangs, and how fast that fades for gangs that will be done earlier (at half
     of the way to the end, 1/4,096 is left).
 
+    ``patience_s``: a gang that has waited for so long goes before nearly all that came after it, whatever they need.
+    A quarter of a year: in a pool that is overloaded for months (its users ask for more than it has) anything shorter
+    lets the largest jobs stop all others. ``patience_exponent``: at 1.4 times as long a gang is worth sixteen times as
+    much, more than what the usual spread of services makes.
+
     ``prior_gangs``: so many gangs' worth of evidence has the scale-free prior of service times, which runs from
     ``prior_shortest_s`` to ``prior_longest_s``. Thirty: the number from which a sample counts as large. The ends are
     the shortest run that a preemption costs as much as, and two months, the longest that pools commonly allow.
@@ -147,6 +152,8 @@ class SchedulingConfig(msgspec.Struct, frozen=True):
     remaining_exponent: float = 0.5
     critical_weight: float = 1.0
     critical_exponent: float = 12.0
+    patience_s: float = 90 * 86_400.0
+    patience_exponent: float = 8.0
     prior_gangs: float = 30.0
     prior_shortest_s: float = 30.0
     prior_longest_s: float = 60 * 86_400.0

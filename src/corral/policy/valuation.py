@@ -27,6 +27,9 @@ import math
 
 from corral.policy.config import SchedulingConfig
 
+PATIENCE_MAX = 1e9
+"""More than the roots of any two services are apart (a second of one device, and a month of a million)."""
+
 
 def finish_time_ratio(waited_s: float, inverse: float) -> float:
     """Return the expected time in the pool over service, after ``waited_s`` without service and with no more of it.
@@ -50,6 +53,17 @@ def weight(remaining_s: float, size: float, ratio: float, config: SchedulingConf
     """
     fair = math.pow(ratio, config.fairness * config.fairness)
     return fair * math.pow(size / max(1.0, remaining_s), config.remaining_exponent)
+
+
+def patience(waited_s: float, config: SchedulingConfig) -> float:
+    """Return by how much a gang is worth more because it has waited too long: 1 while it has not.
+
+    Least service first would let a long gang wait for ever behind short ones that do not cease to come. From
+    ``patience_s`` on the worth grows by a steep power of the time waited, so that nearly the order of arrival holds
+    among those who wait so long, and only those who came before can go before.
+    """
+    over = waited_s / max(1.0, config.patience_s)
+    return 1.0 if over <= 1.0 else min(PATIENCE_MAX, math.pow(over, config.patience_exponent))
 
 
 def critical_worth(remaining_s: float, end_s: float, config: SchedulingConfig) -> float:

@@ -53,6 +53,12 @@ class Settings(BaseSettings):
         le=1.0,
         description="From the shortest average completion time (0) to the least harm to the worst-off job (1).",
     )
+    patience_s: float = Field(
+        90 * 86400.0,
+        ge=60.0,
+        le=10 * 365 * 86400.0,
+        description="A job that has waited for so long goes before those that came after it, whatever they need.",
+    )
     grace_default_s: float = Field(
         10.0, ge=0.0, le=3600.0, description="Seconds between SIGTERM and SIGKILL for jobs that set no grace."
     )
@@ -96,6 +102,7 @@ def control_config(settings: Settings) -> ControlConfig:
             tenure_s=settings.tenure_s,
             tenure_restarts=settings.tenure_restarts,
             fairness=settings.fairness,
+            patience_s=settings.patience_s,
         ),
         node_silent_s=settings.node_silent_s,
         node_lost_s=settings.node_lost_s,

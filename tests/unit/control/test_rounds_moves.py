@@ -71,23 +71,18 @@ def test_who_lost_a_round_waits_in_the_order_of_what_it_is_worth() -> None:
     world.submit(*[asked()] * 4)
     world.advance(1.0)
     keys = {number: GangKey(JobId(number), 0) for number in "234"}
-    ranks = {"2": 0.0001, "3": 0.00011, "4": 0.9}
-    losses = {keys[number]: Loss(1.0, 0.0, "price", rank=rank) for number, rank in ranks.items()}
+    values = {"2": 0.01, "3": 0.011, "4": 0.9}
+    losses = {keys[number]: Loss(value, 0.0, "price") for number, value in values.items()}
     answer(world, RoundPlan(1, losses=losses))
     (late,) = world.submit(asked())
     index = world.core.book.waiting.index
-    # -log2(0.9) is 0.15, -log2(0.0001) is 13.3 and -log2(0.00011) is 13.2: in quarters, upwards.
-    assert [c.urgency for c in map(index.get, keys.values()) if c] == [13.5, 13.25, 0.25]
-    # Who comes is rated at once: nothing is known of such jobs, so they are expected to last between a second (rank 1
-    # in a pool of this one GPU) and the two months at which the prior ends (rank 0.0004).
-    newcomer = index.get(GangKey(late, 0))
-    assert newcomer is not None
-    assert 0.25 < newcomer.urgency < 11.5
+    # One GPU is the whole pool. -log2(0.9) is 0.15, -log2(0.01) is 6.6: in quarters, upwards.
+    assert [c.urgency for c in map(index.get, keys.values()) if c] == [6.75, 6.75, 0.25]
     order = []
     for _ in range(4):
         (running,) = [job.id for job in world.core.book.state.jobs.values() if job.state is JobState.RUNNING]
         world.end(running)
         order.append(running)
     # Job 2 was first in line before the round and keeps its reservation.
-    assert order == ["1", "2", "4", late]
-    assert world.job("3").state is JobState.RUNNING
+    assert order == ["1", "2", "4", "3"]
+    assert world.job(late).state is JobState.RUNNING

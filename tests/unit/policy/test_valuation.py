@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from corral.policy.config import SchedulingConfig
-from corral.policy.valuation import bid_value, critical_worth, finish_time_ratio, hedged, hurry_value, weight
+from corral.policy.valuation import (
+    PATIENCE_MAX,
+    bid_value,
+    critical_worth,
+    finish_time_ratio,
+    hedged,
+    hurry_value,
+    patience,
+    weight,
+)
 
 BLAND = replace(SchedulingConfig(), fairness=0.0, remaining_exponent=0.5)
 sizes = st.integers(1, 512).map(float)
@@ -118,3 +127,10 @@ def test_hurry_counts_from_the_slowest_bid() -> None:
 def test_where_all_devices_are_alike_nobody_hurries(rate: float, factor: float) -> None:
     assert hurry_value(rate, rate, rate) == 0.0
     assert hurry_value(rate * factor, rate, rate) == 0.0
+
+
+def test_patience_ends_after_its_time_and_grows_by_a_power() -> None:
+    config = replace(SchedulingConfig(), patience_s=1_000.0, patience_exponent=8.0)
+    assert [patience(waited_s, config) for waited_s in (-1.0, 0.0, 999.0, 1_000.0)] == [1.0] * 4
+    assert patience(2_000.0, config) == pytest.approx(256.0)
+    assert patience(1e9, config) == PATIENCE_MAX

@@ -9,7 +9,7 @@ from corral.model.resources import Amount, Demand, GangShape, Placement
 from corral.policy.config import SchedulingConfig
 from corral.policy.estimation import devices_of
 from corral.policy.remaining import Expected, RemainingService, remaining_service
-from corral.policy.valuation import bid_value, critical_worth, finish_time_ratio, hedged, hurry_value, weight
+from corral.policy.valuation import bid_value, critical_worth, finish_time_ratio, hedged, hurry_value, patience, weight
 
 KEEPING = 1e-6
 """What going on is worth more, as a part, than starting anew for nothing: so that nothing moves without a gain."""
@@ -85,11 +85,6 @@ class Contender:
         return value + self.worth * self.hurry * hurry_value(rate, self.best, self.slowest) if self.hurry else value
 
     @property
-    def rank(self) -> float:
-        """Return its worth for its size, by which the gangs of one tenant are compared."""
-        return self.raw / self.size
-
-    @property
     def kept_value(self) -> float:
         """Return what going on as it runs is worth."""
         return self.value_of(self.kept_rate)
@@ -128,7 +123,7 @@ class Gatherer:
         known, self._known = self._known, {}
         if market.snapshot.capacity != self._capacity or market.trust or self._audited:
             self._capacity, self._audited, known = market.snapshot.capacity, bool(market.trust), {}
-        expect = Expectations(market, self._config)
+        expect = _Expectations(market, self._config)
         closed = {name for name, queue in market.queues.items() if queue.queue.paused}
         added = {name: queue.queue.priority for name, queue in market.queues.items()}
         for holding in market.snapshot.holdings:
@@ -142,10 +137,9 @@ class Gatherer:
             elif candidate.bids:
                 contender = known.get(candidate.key)
                 if contender is None or contender.of is not candidate:
-                    trust = market.trust.get(candidate.tenant, 1.0)
-                    contender = pending_contender(candidate, self._capacity, trust)
+                    contender = self._pending(candidate, market)
                 self._known[candidate.key] = contender
-                weigh(contender, candidate, now, expect)
+                self._weigh(contender, candidate, now, expect)
                 found.append(contender)
         for contender in found:
             contender.priority = contender.of.priority + added.get(contender.queue, 0)
@@ -153,7 +147,31 @@ class Gatherer:
         _hurry(found, self._config)
         return Field(found, fixed, paused)
 
-    def _running(self, holding: Holding, market: Market, expect: Expectations) -> Contender:
+    def _pending(self, candidate: Candidate, market: Market) -> Contender:
+        rates = rates_of(candidate.bids, market.trust.get(candidate.tenant, 1.0))
+        return Contender(candidate, candidate.bids, rates, _share(candidate.bids[0].shape, self._capacity))
+
+    def _weigh(self, contender: Contender, candidate: Candidate, now: float, expect: _Expectations) -> None:
+        first = contender.bids[0]
+        attained = candidate.attained_s
+        remaining = candidate.remaining_s
+        inverse: float | None = None
+        if remaining is None:
+            remaining = first.remaining_s
+        if remaining is None:
+            remaining, inverse = expect.of(candidate.tenant, first.shape, attained)
+        elif first.throughput > contender.rates[0] > 0.0:
+            # Who claims twice the speed that is believed declares half of the time.
+            remaining *= first.throughput / contender.rates[0]
+        # The first bid's time at the best bid's rate, so that all weights speak of the same thing.
+        remaining *= contender.rates[0] / contender.best
+        waited = max(0.0, now - (candidate.submitted_at or candidate.queued_at) - attained)
+        ratio = finish_time_ratio(waited, 1.0 / max(1.0, attained + remaining) if inverse is None else inverse)
+        contender.remaining_s = remaining
+        contender.raw = weight(remaining, contender.size, ratio, self._config)
+        contender.raw *= patience(waited, self._config)
+
+    def _running(self, holding: Holding, market: Market, expect: _Expectations) -> Contender:
         now = market.snapshot.at
         bids = holding.bids or ((holding.won,) if holding.won is not None else (_bid_of(holding.placements),))
         trust = market.trust.get(holding.tenant, 1.0)
@@ -176,36 +194,10 @@ class Gatherer:
         ratio = finish_time_ratio(waited, 1.0 / max(1.0, attained + remaining) if inverse is None else inverse)
         contender.remaining_s = remaining
         contender.raw = weight(remaining, contender.size, ratio, self._config)
+        contender.raw *= patience(waited, self._config)
         unsaved = ran if holding.saved_at is None else max(0.0, now - max(holding.saved_at, holding.started_at))
         contender.lost_s = won.restart_cost_s + unsaved
         return contender
-
-
-def pending_contender(candidate: Candidate, capacity: Amount, trust: float) -> Contender:
-    """Return a waiting gang as it contends, not yet weighed; ``trust`` scales the claims of its bids."""
-    rates = rates_of(candidate.bids, trust)
-    return Contender(candidate, candidate.bids, rates, _share(candidate.bids[0].shape, capacity))
-
-
-def weigh(contender: Contender, candidate: Candidate, now: float, expect: Expectations) -> None:
-    """Set ``remaining_s`` and ``raw`` of a waiting gang as of ``now`` (seconds since the epoch)."""
-    first = contender.bids[0]
-    attained = candidate.attained_s
-    remaining = candidate.remaining_s
-    inverse: float | None = None
-    if remaining is None:
-        remaining = first.remaining_s
-    if remaining is None:
-        remaining, inverse = expect.of(candidate.tenant, first.shape, attained)
-    elif first.throughput > contender.rates[0] > 0.0:
-        # Who claims twice the speed that is believed declares half of the time.
-        remaining *= first.throughput / contender.rates[0]
-    # The first bid's time at the best bid's rate, so that all weights speak of the same thing.
-    remaining *= contender.rates[0] / contender.best
-    waited = max(0.0, now - (candidate.submitted_at or candidate.queued_at) - attained)
-    ratio = finish_time_ratio(waited, 1.0 / max(1.0, attained + remaining) if inverse is None else inverse)
-    contender.remaining_s = remaining
-    contender.raw = weight(remaining, contender.size, ratio, expect.config)
 
 
 def _hurry(contenders: list[Contender], config: SchedulingConfig) -> None:
@@ -248,19 +240,18 @@ def _bid_of(placements: tuple[Placement, ...]) -> Bid:
     return Bid(GangShape(len(placements), Demand(first.gpu_milli, None, first.cpus_milli, first.memory_mib)))
 
 
-class Expectations:
+class _Expectations:
     """Expected remaining service where nobody says; made when it is first asked for."""
 
-    __slots__ = ("_market", "_remaining", "config")
+    __slots__ = ("_config", "_market", "_remaining")
 
     def __init__(self, market: Market, config: SchedulingConfig) -> None:
         self._market = market
-        self.config = config
+        self._config = config
         self._remaining: RemainingService | None = None
 
     def of(self, tenant: TenantId, shape: GangShape, attained_s: float) -> Expected:
-        """Return what is expected of a gang of a tenant with ``attained_s`` of service; a guess is hedged."""
         if self._remaining is None:
-            self._remaining = remaining_service(self._market, self.config)
+            self._remaining = remaining_service(self._market, self._config)
         found = self._remaining.of(tenant, devices_of(shape), attained_s)
-        return Expected(hedged(found.remaining_s, attained_s, self.config), found.inverse)
+        return Expected(hedged(found.remaining_s, attained_s, self._config), found.inverse)

@@ -148,7 +148,7 @@ def _losses(market: Market, field: Field, seating: Seating, dual: Dual, verdict:
             reason = "placement"
         else:
             reason = "price"
-        found[field.contenders[job].key] = Loss(value, price, reason, rank=field.contenders[job].rank)
+        found[field.contenders[job].key] = Loss(value, price, reason)
     hopeless = [c for i, c in enumerate(field.contenders) if i not in ways and c.holding is None]
     found.update(_hopeless(market, field, hopeless))
     return found
@@ -179,5 +179,5 @@ def _hopeless(market: Market, field: Field, contenders: Sequence[Contender]) -> 
                 known[shape] = sum(empty_fit(o, shape.demand) for o in market.snapshot.nodes) >= shape.ranks
             ever = ever or known[shape]
         reason = ("tenure" if until is not None else "placement") if ever else "unplaceable"
-        found[contender.key] = Loss(value, 0.0, reason, until if ever else None, contender.rank)
+        found[contender.key] = Loss(value, 0.0, reason, until if ever else None)
     return found
