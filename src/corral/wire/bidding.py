@@ -7,7 +7,6 @@ among it.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +22,9 @@ from corral.policy.feasibility import model_matches
 NODES_MAX = 512
 """Nodes that an offer lists one by one; of a larger pool the freest. The sums by device model are always of all."""
 PREFERRED_MAX = 64
+NUMBER_MAX = 1e15
+"""Larger numbers are nonsense in any unit of a bid, and what is computed from them would not stay finite."""
+
 _FIELDS = frozenset(
     {"num_gpus", "num_nodes", "model", "locality", "preferred", "throughput", "confidence", "remaining_s"}
     | {"restart_cost_s"}
@@ -172,9 +174,9 @@ def _bid(document: object, spec: JobSpec, defaults: tuple[Bid, ...]) -> Bid:
         shape=shape,
         locality=_locality(document.get("locality", Locality.ANY.value)),
         preferred=_preferred(document.get("preferred", {})),
-        throughput=_number(document, "throughput", like.throughput, 0.0, math.inf, above=True),
+        throughput=_number(document, "throughput", like.throughput, 0.0, above=True),
         confidence=_number(document, "confidence", 0.0, 0.0, 1.0),
-        remaining_s=None if remaining is None else _number(document, "remaining_s", 0.0, 0.0, math.inf),
+        remaining_s=None if remaining is None else _number(document, "remaining_s", 0.0, 0.0),
         restart_cost_s=_number(document, "restart_cost_s", spec.restart_cost_s, 0.0, spec.restart_cost_s),
         checkpoint_age_s=like.checkpoint_age_s,
         tenure_s=like.tenure_s,
@@ -185,8 +187,8 @@ def _shape(document: Mapping[str, object], spec: JobSpec) -> GangShape:
     """Return the size that a bid names: one of the job's own, on a device model that the job allows."""
     sizes = spec.shapes or (spec.shape,)
     first = spec.shape
-    ranks = _number(document, "num_nodes", first.ranks, 1, math.inf)
-    milli = _number(document, "num_gpus", first.demand.gpu_milli / MILLI, 0.0, math.inf) * MILLI
+    ranks = _number(document, "num_nodes", first.ranks, 1)
+    milli = _number(document, "num_gpus", first.demand.gpu_milli / MILLI, 0.0) * MILLI
     for shape in sizes:
         if shape.ranks == ranks and shape.demand.gpu_milli == round(milli):
             break
@@ -222,20 +224,27 @@ def _preferred(given: object) -> tuple[Preference, ...]:
     for node in given:
         if not isinstance(node, str) or not 0 < len(node) <= NAME_LENGTH_MAX:
             raise _Wrong(f"preferred names {_shown(node)}, which is no node")
-        found.append(Preference(NodeId(node), _number(given, node, 0.0, 0.0, math.inf)))
+        found.append(Preference(NodeId(node), _number(given, node, 0.0, 0.0)))
     return tuple(sorted(found, key=lambda preference: (preference.cold_start_s, preference.node)))
 
 
 def _number(
-    document: Mapping[str, object], name: str, default: float, low: float, high: float, *, above: bool = False
+    document: Mapping[str, object],
+    name: str,
+    default: float,
+    low: float,
+    high: float = NUMBER_MAX,
+    *,
+    above: bool = False,
 ) -> float:
     value = document.get(name)
     if value is None:
         return default
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    usable = isinstance(value, int | float) and not isinstance(value, bool)
+    # What is no number, or infinite, or too large for a float, is on neither side of a bound.
     if not usable or not low <= value <= high or (above and value <= low):  # type: ignore[operator] # checked above
         least = f"above {low:g}" if above else f"at least {low:g}"
-        most = "" if high == math.inf else f" and at most {high:g}"
+        most = f" and at most {high:g}" if high < NUMBER_MAX or (usable and value > high) else ""  # type: ignore[operator]
         raise _Wrong(f"{name[:64]} must be a number {least}{most}, not {_shown(value)}")
     return value  # type: ignore[return-value] # checked above
 

@@ -6,6 +6,7 @@ what is wrong. Sizes are returned smallest first; a single one is a job that is 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -63,7 +64,11 @@ def checked_sizes(sizes: Sequence[int], most: int) -> tuple[int, ...]:
 
 def sizes_of_list(reader: FieldReader, node: Node, path: str, most: int) -> tuple[int, ...] | None:
     """Read a list of sizes."""
-    shares = [i for i, item in enumerate(node.items) if item.kind == "float" and item.number != int(item.number)]
+    shares = [
+        i
+        for i, item in enumerate(node.items)
+        if item.kind == "float" and math.isfinite(item.number) and item.number != int(item.number)
+    ]
     if shares:
         where = f"{path}[{shares[0]}]"
         reader.wrong(node.items[shares[0]], where, "is a share, but sizes are whole devices", _WRITE)

@@ -97,6 +97,8 @@ def test_sizes_of_gpus_and_of_nodes(
         ({"num_gpus": ["two"]}, "num_gpus[0]", "whole number"),
         ({"num_gpus": [True]}, "num_gpus[0]", "whole number"),
         ({"num_gpus": float("nan")}, "num_gpus", "is not a number of devices"),
+        ({"num_gpus": [float("inf"), 2]}, "num_gpus[0]", "whole number"),
+        ({"num_nodes": [1, float("nan")]}, "num_nodes[1]", "whole number"),
         ({"num_gpus": {"H100": 2}}, "num_gpus", "must be a number or text"),
         ({"resources": {"accelerators": {"H100": ["x"]}}}, "resources.accelerators.H100[0]", "whole number"),
         ({"resources": {"accelerators": {"H100": 1, "A100": 1}}}, "resources.accelerators", "must name one model"),
