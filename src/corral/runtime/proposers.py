@@ -98,7 +98,11 @@ class ProposerProcesses:
             return _refusal(f"failed {child.failures} times in a row; it is tried again in {wait_s:.0f} s")
         if child.busy:
             return _refusal("is still at the last offer")
-        if child.process is None and sum(1 for one in self._children.values() if one.process) >= PROCESSES_MAX:
+        # One that is being started counts: many first offers come at the same time.
+        if (
+            child.process is None
+            and sum(1 for one in self._children.values() if one.process or one.busy) >= PROCESSES_MAX
+        ):
             return _refusal(f"has to wait: {PROCESSES_MAX} own proposers run already")
         child.busy = True
         try:

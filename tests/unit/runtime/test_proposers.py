@@ -220,6 +220,21 @@ def test_one_that_is_busy_is_not_asked_twice(ground: Ground) -> None:
     ground.run(scenario)
 
 
+def test_many_first_offers_at_once_start_no_more_than_the_most(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corral.runtime.proposers.PROCESSES_MAX", 2)
+    asked = ground.asked("def propose(offer, job): return offer['bids']")
+    jobs = [replace(asked, id=JobId(str(number))) for number in range(1, 6)]
+
+    async def scenario(proposers: ProposerProcesses) -> None:
+        answers = await asyncio.gather(*(proposers.propose(job, OFFER) for job in jobs))
+        assert answers[:2] == [BIDS, BIDS]
+        assert all("has to wait: 2 own proposers run already" in refused(answer) for answer in answers[2:])
+        proposers.forget(jobs[0].id)
+        assert await proposers.propose(jobs[4], OFFER) == BIDS
+
+    ground.run(scenario)
+
+
 LOOKER = """
 import json, os, pathlib, sys
 
