@@ -21,7 +21,10 @@ class PlanQuestion(msgspec.Struct, frozen=True):
 
 
 class Planner(Protocol):
-    """Answers one question at a time; more wait."""
+    """Answers one question at a time; a few more wait."""
 
     async def plan(self, question: PlanQuestion) -> PlanReport:
-        """Return what the changes would do. Raises what the pool itself would answer, and ``PlanTooLarge``."""
+        """Return what the changes would do.
+
+        Raises what the pool itself would answer, ``PlanTooLarge``, and ``Unavailable`` when too many ask.
+        """

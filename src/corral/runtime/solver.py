@@ -1,8 +1,8 @@
 """Global rounds in a process of their own: ``python -m corral.runtime.solver`` reads markets and writes plans.
 
 The daemon starts it with the first round and again whenever it died. It is a plain child on two pipes: it ends when its
-input does, it loads what solving needs (numpy, HiGHS) and the daemon never does. Frames are msgpack after their length
-in 8 bytes; a market goes out in parts, so that the event loop of the daemon is never busy with one for long.
+input or the daemon does, it loads what solving needs (numpy, HiGHS) and the daemon never does. Frames are msgpack after
+their length in 8 bytes; a market goes out in parts, so that the event loop of the daemon is never busy with one for long.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from corral.model.market import Market, RoundPlan
 from corral.model.offer import Candidate, Holding, NodeOffer
 from corral.policy.config import SchedulingConfig
 from corral.ports.solver import Solver
+from corral.runtime.lineage import end_with_parent
 
 COMMAND = (sys.executable, "-P", "-m", "corral.runtime.solver")
 LENGTH_BYTES = 8
@@ -192,6 +193,7 @@ def main() -> None:
     """Entry point of the child."""
     from corral.policy.market.solve import RoundSolver
 
+    end_with_parent()
     os.nice(NICENESS)
     # What a library prints must not come between the frames.
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")

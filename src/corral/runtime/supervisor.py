@@ -9,7 +9,6 @@ then the supervisor ends too, and the reason is in ``failure.json``.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import math
@@ -22,6 +21,8 @@ import time
 from pathlib import Path
 from typing import IO
 
+from corral.runtime.lineage import end_with_parent
+
 EXIT_CONFIG = 78
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 5.0
@@ -32,12 +33,9 @@ LOCK_AGAIN_S = 0.01
 LOOK_S = 1.0
 
 
-PR_SET_PDEATHSIG = 1
-
-
 def end_with_supervisor() -> None:
-    """In a fresh child: get SIGTERM when the supervisor dies, so that no half of a pool is left behind (prctl(2))."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    """In a fresh child: get SIGTERM when the supervisor dies, so that no half of a pool is left behind."""
+    end_with_parent(signal.SIGTERM)
 
 
 class Child:

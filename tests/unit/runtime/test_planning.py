@@ -9,11 +9,11 @@ import pytest
 
 from corral.control.config import ControlConfig
 from corral.model.ask import JobAsk
-from corral.model.errors import PlanTooLarge, Unschedulable
+from corral.model.errors import PlanTooLarge, Unavailable, Unschedulable
 from corral.model.ids import NodeId
 from corral.model.plan import PlanAsk, PlanReport
 from corral.ports.planner import PlanQuestion
-from corral.runtime.planning import PlannerProcess
+from corral.runtime.planning import WAITING_MAX, PlannerProcess
 from tests.unit.control.world import World
 
 
@@ -52,3 +52,24 @@ def test_a_process_that_dies_or_says_nothing_is_told_as_such() -> None:
         plan(question, sys.executable, "-c", "import sys; sys.stdin.buffer.read(); sys.exit(3)")
     with pytest.raises(PlanTooLarge, match=r"no answer within 0\.5 s"):
         plan(question, sys.executable, "-c", "import time; time.sleep(100)", patience_s=0.5)
+
+
+def test_who_asks_beside_others_waits_and_not_for_ever() -> None:
+    question = asked(PlanAsk(drain=(NodeId("n0"),)))
+    silent = (sys.executable, "-c", "import time; time.sleep(100)")
+
+    async def many() -> list[PlanReport | BaseException]:
+        planner = PlannerProcess(ControlConfig(), silent, patience_s=1.0, turn_s=0.1)
+        return await asyncio.gather(*(planner.plan(question) for _ in range(WAITING_MAX + 2)), return_exceptions=True)
+
+    first, *others = asyncio.run(many())
+    assert isinstance(first, PlanTooLarge)
+    assert len(others) == WAITING_MAX + 1
+    assert all(isinstance(one, Unavailable) for one in others)
+
+
+def test_a_process_of_the_planner_computes_with_one_thread() -> None:
+    question = asked(PlanAsk(drain=(NodeId("n0"),)))
+    code = "import os, sys; sys.stdin.buffer.read(); sys.exit(int(os.environ['OPENBLAS_NUM_THREADS']) + 6)"
+    with pytest.raises(PlanTooLarge, match="died with code 7"):
+        plan(question, sys.executable, "-c", code)
