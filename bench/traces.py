@@ -36,7 +36,7 @@ DATA = Path("data") / "traces"
 
 SEEDS = range(42, 52)
 
-DIALS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+DIALS = (0.0, SchedulingConfig().fairness, 0.25, 0.5, 0.75, 1.0)
 
 
 class Case(msgspec.Struct, frozen=True):

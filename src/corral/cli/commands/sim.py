@@ -69,7 +69,8 @@ Fairness = Annotated[
         "--fairness",
         metavar="N",
         min=0.0,
-        help="The dial: 0 is the shortest average completion time, more protects the worst-off job.",
+        max=1.0,
+        help="The dial: 0 is the shortest average completion time, 1 protects the worst-off job most.",
         show_default=False,
     ),
 ]
