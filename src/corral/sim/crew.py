@@ -77,7 +77,8 @@ def _died(process: BaseProcess) -> str:
 def _receive(connection: Connection) -> News | _Done:
     try:
         told = connection.recv()
-    except EOFError:
+    except (EOFError, OSError):
+        # It ended without a word, or in the middle of one.
         return _Done(None)
     assert isinstance(told, News | _Done)
     return told

@@ -21,7 +21,7 @@ from corral.model.errors import TraceInvalid
 from corral.model.ids import DEFAULT_TENANT, TenantId
 from corral.model.job import Gang, Job
 from corral.model.resources import MILLI
-from corral.sim.formats.rows import read_text
+from corral.sim.formats.rows import WHOLE_MAX, read_text
 from corral.sim.workload import ANY_MODEL, TraceJob, Workload
 
 VERSION = 1
@@ -133,6 +133,8 @@ def _mistake(line: Line, sizes: Sequence[float]) -> tuple[str, str] | None:
         return "work", "speeds are missing: how much of it is done in a second"
     if not sizes or (any(size != int(size) for size in sizes) and not (len(sizes) == 1 and sizes[0] < 1)):
         return "devices", "these are neither whole numbers nor one share of a device"
+    if max(sizes) > WHOLE_MAX:
+        return "devices", f"more than {WHOLE_MAX:,}"
     return None
 
 

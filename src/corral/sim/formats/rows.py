@@ -9,6 +9,9 @@ from pathlib import Path
 
 from corral.model.errors import TraceInvalid, TraceUnreadable
 
+WHOLE_MAX = 10**9
+"""More devices, CPUs or MiB are a mistake in a trace."""
+
 
 class Row:
     """The fields of one line, with the columns (from 1) at which they begin."""
@@ -42,8 +45,8 @@ class Row:
     def whole(self, name: str, *, low: int = 0) -> int:
         """Return a whole number of at least ``low``."""
         value = self.number(name, low=low)
-        if value != int(value):
-            raise self.wrong(name, f"{self.text(name)} is not a whole number")
+        if value != int(value) or value > WHOLE_MAX:
+            raise self.wrong(name, f"{self.text(name)} is not a whole number up to {WHOLE_MAX:,}")
         return int(value)
 
     def wrong(self, name: str, message: str) -> TraceInvalid:
@@ -64,19 +67,29 @@ def read_text(path: Path) -> str:
 
 def csv_rows(path: Path, needed: Sequence[str]) -> Iterator[Row]:
     """Yield the rows of a comma-separated file whose first line names its columns, ``needed`` among them."""
-    lines = read_text(path).splitlines()
-    reader = csv.reader(lines)
-    names = [name.strip() for name in next(reader, [])]
+    records = _records(path)
+    _, first = next(records, (1, []))
+    names = [name.strip() for name in first]
     missing = [name for name in needed if name not in names]
     if missing:
         raise TraceInvalid(f"the first line names no column {missing[0]!r}", where=f"{path}:1:1")
-    for fields in reader:
+    for line, fields in records:
         if not fields:
             continue
         if len(fields) != len(names):
             message = f"the line has {len(fields)} fields, the first line names {len(names)}"
-            raise TraceInvalid(message, where=f"{path}:{reader.line_num}:1")
-        yield Row(path, reader.line_num, fields, names, ",")
+            raise TraceInvalid(message, where=f"{path}:{line}:1")
+        yield Row(path, line, fields, names, ",")
+
+
+def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number of a line and its fields."""
+    reader = csv.reader(read_text(path).splitlines())
+    try:
+        for fields in reader:
+            yield reader.line_num, fields
+    except csv.Error as error:
+        raise TraceInvalid(str(error), where=f"{path}:{reader.line_num}:1") from None
 
 
 def tab_rows(path: Path, layouts: Sequence[Sequence[str]]) -> Iterator[Row]:
