@@ -18,6 +18,8 @@ CLIENTS = 8
 BATCH = 500
 BLOCKER = ("sleep", "3600")
 NOOP = ("/bin/true",)
+BEGIN_MAX_S = 60.0
+"""Clients wait for each other so long at most: one that fails before must not hold up the others for ever."""
 
 
 def measure_admissions(pending: int, submissions: int) -> dict[str, float]:
@@ -37,7 +39,7 @@ def measure_admissions(pending: int, submissions: int) -> dict[str, float]:
         spawn = multiprocessing.get_context("spawn")
         each = submissions // CLIENTS
         with ProcessPoolExecutor(CLIENTS, mp_context=spawn) as workers, spawn.Manager() as manager:
-            barrier = manager.Barrier(CLIENTS)
+            barrier = manager.Barrier(CLIENTS, timeout=BEGIN_MAX_S)
             before = daemon_cpu_s(pool.state_dir)
             work = [workers.submit(_submit, str(pool.state_dir), each, barrier) for _ in range(CLIENTS)]
             spans = [one.result() for one in work]

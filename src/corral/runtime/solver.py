@@ -2,7 +2,7 @@
 
 The daemon starts it with the first round and again whenever it died. It is a plain child on two pipes: it ends when its
 input or the daemon does, it loads what solving needs (numpy, HiGHS) and the daemon never does. Frames are msgpack after
-their length in 8 bytes; a market goes out in parts, so that the event loop of the daemon is never busy with one for long.
+their length in 8 bytes; a market goes out in parts, so that the event loop of the daemon is never busy with one long.
 """
 
 from __future__ import annotations
