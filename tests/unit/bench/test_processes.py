@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.processes import carriers, kill_carriers
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -21,6 +22,8 @@ def sleepers(tmp_path: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
         ),
         "foreign": subprocess.Popen(["sleep", "100"], env={"PATH": "/usr/bin:/bin"}),
     }
+    # A process has called exec before the kernel shows what it was given.
+    wait_until(lambda: all(Path(f"/proc/{process.pid}/environ").read_bytes() for process in made.values()))
     yield made
     for process in made.values():
         process.kill()

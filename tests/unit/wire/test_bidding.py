@@ -197,9 +197,12 @@ def test_nonsense_is_refused_in_one_line(answer: object, words: str) -> None:
 
 
 fields = st.sampled_from(["num_gpus", "num_nodes", "model", "locality", "preferred", "throughput", "confidence", "x"])
-values: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+scalars = st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5)
+flat: st.SearchStrategy[Any] = (
+    scalars | st.lists(scalars, max_size=3) | st.dictionaries(st.text(max_size=5), scalars, max_size=3)
+)
+values: st.SearchStrategy[Any] = (
+    flat | st.lists(flat, max_size=3) | st.dictionaries(st.text(max_size=5), flat, max_size=3)
 )
 
 
