@@ -16,7 +16,7 @@ from corral.control.config import ControlConfig
 from corral.control.core import ControlCore, Input
 from corral.control.inputs import Outcome, Solved
 from corral.control.launching import launch
-from corral.model.errors import PlanTooLarge
+from corral.model.errors import PlanTooLarge, SimulationStuck
 from corral.model.experience import ServiceHistory
 from corral.model.ids import GangKey, JobId, NodeId
 from corral.model.job import Cause, Job
@@ -28,6 +28,7 @@ from corral.policy.forecast import goes_on_s, runs_s
 from corral.ports.solver import Solver
 from corral.ports.store import Recovered
 from corral.sim.clock import VirtualClock
+from corral.sim.exchange import exchange
 from corral.sim.fleet import Fleet, Gang
 from corral.sim.timeline import Timeline
 
@@ -35,7 +36,6 @@ EPOCH = 2**30
 """Leader epoch of every projection: above that of any controller, so that its nodes obey."""
 
 MEDIAN = 0.5
-INSTANT_STEPS_MAX = 10_000
 INSTANTS_MAX = 200_000
 """Instants of one projection: more means a pool too busy to be followed so far."""
 
@@ -155,31 +155,23 @@ class Projection:
 
     def tell(self, inputs: Sequence[Input], *, settles: bool = True) -> Sequence[object]:
         """Let the core and the nodes talk until nothing changes any more; return the core's answers to the inputs."""
-        now = self.clock.now()
-        answers = [self.core.handle(now, item) for item in inputs]
-        todo: list[Input] = []
-        for _ in range(INSTANT_STEPS_MAX):
-            for item in todo:
-                self.core.handle(now, item)
-            todo = self._obey(self.core.drain())
-            if todo:
-                continue
-            if not settles:
-                return answers
-            self.core.settle(now)
-            outcome = self.core.drain()
-            todo = self._obey(outcome)
-            if not todo and not outcome.facts:
-                self._plan_tick()
-                return answers
-        raise PlanTooLarge("the copy of the pool does not come to rest")
+        try:
+            answers = exchange(self.core, self.clock.now(), inputs, self._obey, settles=settles)
+        except SimulationStuck:
+            raise PlanTooLarge("the copy of the pool does not come to rest") from None
+        if settles:
+            self._plan_tick()
+        return answers
 
     def go(self, until: float) -> None:
         """Go on until a time, or until all that is followed has ended. Raises ``PlanTooLarge``."""
         self.tell(())
         for _ in range(INSTANTS_MAX):
             at = self._timeline.next_at
-            if at is None or at > until or not any(run.course.end is None for run in self.runs.values()):
+            if at is None or not any(run.course.end is None for run in self.runs.values()):
+                return
+            if at > until:
+                self.clock.advance(until)
                 return
             self.clock.advance(max(at, self.clock.now()))
             self.tell([item for happening in self._timeline.due(at) for item in self._happen(happening)])

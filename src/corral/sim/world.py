@@ -26,6 +26,7 @@ from corral.model.tenant import Tenant
 from corral.ports.solver import Solver
 from corral.ports.store import Recovered
 from corral.sim.clock import VirtualClock
+from corral.sim.exchange import exchange
 from corral.sim.fleet import Fleet, Gang
 from corral.sim.information import Information, Teller
 from corral.sim.record import Record
@@ -40,9 +41,6 @@ SAMPLES = 3
 """Progress reports a minute apart before their distance doubles: steady work tells nothing new for long."""
 
 SAMPLE_S = 60.0
-
-INSTANT_STEPS_MAX = 10_000
-"""Exchanges between core and nodes within one instant: more means that they talk in circles."""
 
 Watcher = Callable[[int, int], None]
 """Is told how many jobs have ended, and of how many."""
@@ -91,7 +89,7 @@ class World:
         self._round_at: float = 0.0
         self.core = ControlCore(Recovered(0, None, ()), rules.control, AppMasterCore, epoch=1)
         self._fleet = Fleet(nodes, AppMasterCore, started=self._started, stopped=self._stopped)
-        self._exchange([*self._tenants(), *self._fleet.hellos()], settles=True)
+        self._tell([*self._tenants(), *self._fleet.hellos()], settles=True)
         for job in workload.jobs:
             self._timeline.plan(job.arrival_s, job)
 
@@ -121,7 +119,7 @@ class World:
         if ticks and self._rules.whole_steps:
             for run in self._running.values():
                 run.close_round(at)
-        self._exchange(inputs, settles=self._settles(at, ticks=ticks, spoken=bool(inputs)))
+        self._tell(inputs, settles=self._settles(at, ticks=ticks, spoken=bool(inputs)))
         if not self._rules.whole_steps:
             self._plan_tick()
         elif ticks or not self._running:
@@ -209,23 +207,8 @@ class World:
 
     # ---- core and nodes --------------------------------------------------------------------------------------------
 
-    def _exchange(self, inputs: Sequence[Input], *, settles: bool) -> None:
-        """Let the core and the nodes talk until nothing changes any more."""
-        now, todo = self.clock.now(), list(inputs)
-        for _ in range(INSTANT_STEPS_MAX):
-            for item in todo:
-                self.core.handle(now, item)
-            todo = self._obey(self.core.drain())
-            if todo:
-                continue
-            if not settles:
-                return
-            self.core.settle(now)
-            outcome = self.core.drain()
-            todo = self._obey(outcome)
-            if not todo and not outcome.facts:
-                return
-        raise SimulationStuck(f"core and nodes do not come to rest at {now:.0f} s")
+    def _tell(self, inputs: Sequence[Input], *, settles: bool) -> None:
+        exchange(self.core, self.clock.now(), inputs, self._obey, settles=settles)
 
     def _obey(self, outcome: Outcome) -> list[Input]:
         now = self.clock.now()

@@ -107,6 +107,18 @@ def test_a_drained_node_hurts_what_runs_there() -> None:
     assert [report.busy_before, report.busy_after] == pytest.approx([0.5, 0.5])
 
 
+def test_busy_shares_are_of_the_whole_time_that_was_looked_ahead() -> None:
+    world = World(n0=4, n1=4)
+    running(world, ask("long", 4, 90_000.0))
+    world.now += 1_000.0
+    (short,) = running(world, ask("short", 4, 600.0))
+    world.now += 80.0
+    node = world.placed_on(short)[0]
+    report = plan(world, PlanAsk(drain=(NodeId(node),), horizon_s=100.0))
+    # All devices for 80 s and half of them for 20 s; else half of them all the time: nobody can take the other node.
+    assert [report.busy_before, report.busy_after] == pytest.approx([0.9, 0.5])
+
+
 def test_a_weight_changes_whose_turn_it_is() -> None:
     world = World(n0=4)
     for name in ("a", "b"):
