@@ -7,6 +7,10 @@ import msgspec
 from corral.model.ask import JobAsk
 from corral.model.ids import GangKey, NodeId, TenantId
 
+HURT_S = 60.0
+HURT_PART = 0.05
+"""A gang is hurt that ends later by more than a minute and by more than this part of its way from now to its end."""
+
 
 class NewNodes(msgspec.Struct, frozen=True):
     """``count`` further nodes that are like an existing one (``None``: like the one with the most devices)."""
@@ -54,6 +58,13 @@ class Shift(msgspec.Struct, frozen=True):
 
     before: Course
     after: Course
+
+    def hurts(self, now: float) -> bool:
+        """Return whether the gang ends notably later, or no more within the horizon."""
+        before, after = self.before.end, self.after.end
+        if before is None:
+            return False
+        return after is None or after - before > max(HURT_S, HURT_PART * (before - now))
 
 
 class PlanReport(msgspec.Struct, frozen=True):

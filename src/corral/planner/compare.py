@@ -20,10 +20,6 @@ from corral.ports.solver import Solver
 MOVED_S = 1.0
 """A start or an end that moves by less is told as unmoved: it is within the grid of the rounds."""
 
-HURT_S = 60.0
-HURT_PART = 0.05
-"""A gang is hurt that ends later by more than a minute and by more than this part of its way from now to its end."""
-
 NEW_NODES_MAX = 10_000
 
 
@@ -116,7 +112,7 @@ def _report(seen: Seen, until: float, before: Projection, after: Projection, new
         gangs=len(old),
         submitted=tuple(changed[key] for key in sorted(changed, key=_number) if key.job in set(new)),
         shifts=shifts,
-        hurt=tuple(shift.before.key for shift in shifts if _hurt(shift, seen.at)),
+        hurt=tuple(shift.before.key for shift in shifts if shift.hurts(seen.at)),
         busy_before=before.held_s / span if span > 0 else 0.0,
         busy_after=after.held_s / span if span > 0 else 0.0,
         ends_before=ends_before,
@@ -134,13 +130,6 @@ def _moved(before: Course, after: Course) -> bool:
     return any(
         (a is None) != (b is None) or (a is not None and b is not None and abs(a - b) > MOVED_S) for a, b in pairs
     )
-
-
-def _hurt(shift: Shift, now: float) -> bool:
-    before, after = shift.before.end, shift.after.end
-    if before is None:
-        return False
-    return after is None or after - before > max(HURT_S, HURT_PART * (before - now))
 
 
 def _last_end(courses: Iterable[Course]) -> float | None:

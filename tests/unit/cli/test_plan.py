@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC
 
 import pytest
+from msgspec.structs import replace
 
 from corral.cli.commands.plan import _new_nodes, _weight
 from corral.cli.render.layout import as_text
@@ -49,6 +50,18 @@ def test_a_plan_says_who_gains_and_who_is_hurt() -> None:
     assert rows[0][3:] == ["12:30:00", "->", "beyond", "12:40:00", "->", "beyond", "hurt"]
     assert rows[1][3:] == ["preempted", "1x", "12:20:00", "->", "13:00:00", "hurt"]
     assert rows[2][3:] == ["12:10:00", "->", "12:01:00", "12:20:00", "->", "12:11:00"]
+
+
+def test_one_hurt_job_of_others_does_not_make_all_of_theirs_hurt() -> None:
+    hidden = GangKey(JobId("-"), 0)
+    gains, loses = (
+        Shift(replace(shift.before, key=hidden, name=""), replace(shift.after, key=hidden, name=""))
+        for shift in (SHIFTS[0], SHIFTS[2])
+    )
+    report = replace(REPORT, shifts=(gains, loses, loses), hurt=(hidden, hidden))
+    lines = as_text(plan(report, now=NOW, zone=UTC), width=120).splitlines()
+    assert any("3 gangs: 1 not later or little, 2 hurt" in line for line in lines)
+    assert [line.split()[-1] for line in lines if line.startswith("- ")] == ["hurt", "hurt", "12:11:00"]
 
 
 @pytest.mark.parametrize("text", ["vision", "=2", "vision=", "vision=0", "vision=-1", "vision=inf", "vision=x"])

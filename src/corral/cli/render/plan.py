@@ -16,11 +16,13 @@ SHOWN = 30
 
 def plan(report: PlanReport, *, now: float, zone: tzinfo | None = None) -> RenderableType:
     """Return what the changes would do."""
-    hurt = set(report.hurt)
-    better = sum(1 for shift in report.shifts if shift.before.key not in hurt)
+    hurt = sum(1 for shift in report.shifts if shift.hurts(report.at))
     pairs: list[tuple[str, str | Text]] = [
         ("looked ahead", f"until {moment(report.until, now, zone)}, {counted(report.gangs, 'gang')} of now"),
-        ("moved", f"{counted(len(report.shifts), 'gang')}: {better} not later or little, {len(hurt)} hurt"),
+        (
+            "moved",
+            f"{counted(len(report.shifts), 'gang')}: {len(report.shifts) - hurt} not later or little, {hurt} hurt",
+        ),
         ("all of now ended by", f"{_when(report.ends_before, now, zone)} -> {_when(report.ends_after, now, zone)}"),
         ("busy", f"{percent(report.busy_before)} -> {percent(report.busy_after)} of the pool in that time"),
         ("rests on", f"{report.basis}; an expectation, not a promise"),
@@ -63,8 +65,8 @@ def _submitted(report: PlanReport, now: float, zone: tzinfo | None) -> list[Rend
 def _shifts(report: PlanReport, now: float, zone: tzinfo | None) -> list[RenderableType]:
     if not report.shifts:
         return [Text("no start and no end of another job moves")]
-    hurt = set(report.hurt)
-    ordered = sorted(report.shifts, key=lambda shift: (shift.before.key not in hurt, -_later(shift), shift.before.key))
+    # By their times, not by their keys: the jobs of others have none of their own.
+    ordered = sorted(report.shifts, key=lambda shift: (not shift.hurts(report.at), -_later(shift), shift.before.key))
     heads = (
         Column("JOB", least=4),
         Column("NAME", cut=True, least=6),
@@ -73,7 +75,7 @@ def _shifts(report: PlanReport, now: float, zone: tzinfo | None) -> list[Rendera
         Column("END", least=17),
         Column("", least=4),
     )
-    rows = [_row(shift, now, zone, hurt=shift.before.key in hurt) for shift in ordered[:SHOWN]]
+    rows = [_row(shift, now, zone, hurt=shift.hurts(report.at)) for shift in ordered[:SHOWN]]
     parts: list[RenderableType] = [heading("what moves, the hurt first"), table(heads, rows)]
     return parts + _left(len(ordered) - SHOWN)
 
