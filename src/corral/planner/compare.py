@@ -54,6 +54,9 @@ def _change(course: Projection, ask: PlanAsk) -> tuple[JobId, ...]:
     for node in ask.drain:
         if node not in state.nodes:
             raise NotFound(f"there is no node {node}", field="drain", hint="corral nodes lists them")
+    count = sum(nodes.count for nodes in ask.add)
+    if count > NEW_NODES_MAX:
+        raise UsageError(f"at most {NEW_NODES_MAX:,} nodes can be added, not {count:,}", field="add")
     for number, nodes in enumerate(ask.add):
         course.tell(list(_hellos(course, nodes, number)))
     for node in ask.drain:
@@ -83,8 +86,8 @@ def _empty(course: Projection, node: NodeId) -> None:
 
 
 def _hellos(course: Projection, nodes: NewNodes, number: int) -> Iterable[Hello]:
-    if not 1 <= nodes.count <= NEW_NODES_MAX:
-        raise UsageError(f"between 1 and {NEW_NODES_MAX:,} nodes can be added, not {nodes.count:,}", field="add")
+    if nodes.count < 1:
+        raise UsageError(f"at least 1 node can be added, not {nodes.count:,}", field="add")
     known = course.core.book.state.nodes
     if nodes.like is not None and nodes.like not in known:
         raise NotFound(f"there is no node {nodes.like}", field="add", hint="corral nodes lists them")

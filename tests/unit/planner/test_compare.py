@@ -140,6 +140,7 @@ def test_a_weight_changes_whose_turn_it_is() -> None:
         (PlanAsk(weights={TenantId("nobody"): 1.0}), NotFound),
         (PlanAsk(add=(NewNodes(0),)), UsageError),
         (PlanAsk(add=(NewNodes(1, NodeId("nowhere")),)), NotFound),
+        (PlanAsk(add=(NewNodes(6_000), NewNodes(6_000))), UsageError),
         (PlanAsk(submit=(ask("huge", 64, 60.0),)), Unschedulable),
     ],
 )
