@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corral.model.ids import GangKey
+from corral.policy.market.linear import Quiet
 
 Floats = NDArray[np.float64]
 
@@ -183,13 +184,6 @@ class Arrivals:
                 left[model] -= need
 
 
-class _Quiet(highspy.Highs):
-    """Highs without its callbacks: enabling them writes a banner to standard output, whatever the options say."""
-
-    def __init__(self) -> None:
-        super(highspy.Highs, self).__init__()
-
-
 def fairest(gains: Floats, devices: Floats, capacity: Floats) -> Floats:
     """Return feasible shares for which the least sum of gain x share over the gangs is largest.
 
@@ -221,7 +215,7 @@ def fairest(gains: Floats, devices: Floats, capacity: Floats) -> Floats:
     options.threads = 1
     options.solver = "ipm"
     options.run_crossover = "off"
-    solver = _Quiet()
+    solver = Quiet()
     solver.passOptions(options)
     solver.passModel(lp)
     solver.run()
