@@ -113,7 +113,7 @@ class Caller:
                 error = error_of(reply.status, reply.headers, reply.body, url)
                 if long_poll and time.monotonic() - begun > BACKOFF_MAX_S:
                     patience = Patience(self.retry_s)
-                if reply.status != 503 or not repeatable or not patience.pause():
+                if reply.status != 503 or not error.retryable or not repeatable or not patience.pause():
                     raise error
             except NotSent:
                 self._again(patience, target)

@@ -309,6 +309,8 @@ class MemoryPool:
 
     async def plan(self, who: Principal, ask: PlanAsk) -> PlanReport:
         self.planned.append(ask)
+        if self.broken is not None:
+            raise self.broken
         course = Course(GangKey(JobId("7"), 0), "try", who.tenant, running=False, start=5.0, end=None)
         return PlanReport(1.0, 1.0 + ask.horizon_s, 3, (course,), (), (), 0.5, 0.75, 9.0, None, "ages")
 

@@ -17,7 +17,9 @@ import pytest
 
 from corral.client import Client, calls, follow
 from corral.client.transport import Broken, NotSent, PlainTransport, Reply, Stream, blocks
-from corral.model.errors import CorralError, DaemonNotRunning, StateUnusable, Unauthenticated, Unavailable
+from corral.model.errors import CorralError, DaemonNotRunning, PlanTooLarge, StateUnusable, Unauthenticated, Unavailable
+from corral.model.ids import NodeId
+from corral.model.plan import PlanAsk
 from tests.unit.api.memory_pool import ALICE, EXIT_0, MemoryPool
 from tests.unit.api.serving import Served, served
 from tests.waiting import wait_until
@@ -208,6 +210,15 @@ def test_a_pool_that_does_not_come_up_is_told(server: Served) -> None:
         server.pool.broken = Unavailable("the pool starts")
         with pytest.raises(Unavailable, match="the pool starts"):
             client.summary("1")
+
+
+def test_what_cannot_be_answered_at_all_is_asked_once(server: Served) -> None:
+    with Client(server.url, ALICE, retry_s=0.5) as client:
+        server.pool.broken = PlanTooLarge("no answer within 120 s")
+        server.pool.planned.clear()
+        with pytest.raises(PlanTooLarge):
+            client.plan(PlanAsk(drain=(NodeId("n0"),)))
+        assert len(server.pool.planned) == 1
 
 
 def test_a_kept_connection_that_the_pool_closed_is_not_used_again(own_server: Served) -> None:
