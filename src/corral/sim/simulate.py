@@ -94,13 +94,17 @@ def load(options: Options, nodes: Sequence[NodeSpec]) -> Workload:
 
 
 def checked(options: Options) -> None:
-    """Raise what is wrong with options before anything runs: cluster, format, policy and its level of information."""
+    """Raise what is wrong with options before anything runs."""
     nodes_of(options.cluster)
     policy_named(options.policy).level(options.information)
     if options.format not in FORMATS:
         raise InvalidField(
             f"there is no format {options.format!r}", field="--format", hint=f"known: {', '.join(FORMATS)}"
         )
+    if options.select and options.format != "philly":
+        raise InvalidField(f"traces of the format {options.format} have nothing to select", field="--select")
+    if options.throughputs is not None and options.format != "gavel":
+        raise InvalidField(f"traces of the format {options.format} need no table", field="--throughputs")
 
 
 def build(options: Options, workload: Workload, nodes: Sequence[NodeSpec]) -> World:

@@ -67,6 +67,8 @@ def test_mistakes_are_one_line(trace: str, tmp_path: Path) -> None:
     wrong("run", trace, "-c", "1xX", "-i", "blnd", said="did you mean blind?")
     wrong("run", trace, "-c", "1xX", "-p", "easy", said="easy needs durations")
     wrong("run", trace, "-c", "1xX", "--select", "cluster", said="is not COLUMN=VALUE")
+    wrong("run", trace, "-c", "1xX", "--select", "cluster=a", said="format corral have nothing to select")
+    wrong("run", trace, "-c", "1xX", "--throughputs", "table", said="format corral need no table")
     wrong("compare", trace, "-c", "1xX", "-p", "fifo,best", said="there is no policy 'best'")
     wrong("run", "nowhere", "-c", "1xX", code="TRACE_UNREADABLE", said="nowhere: the trace cannot be read")
     Path(trace).write_text(TRACE.replace("1800", "-1"))
