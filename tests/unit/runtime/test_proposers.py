@@ -152,14 +152,15 @@ def test_a_silent_one_is_killed_with_what_it_started(ground: Ground) -> None:
     asked = ground.asked(
         "import pathlib, subprocess, time\n"
         "def propose(offer, job):\n"
-        "    child = subprocess.Popen(['sleep', '600'])\n"
-        "    pathlib.Path('child').write_text(str(child.pid))\n"
-        "    time.sleep(600)\n"
+        "    if pathlib.Path('child').exists(): time.sleep(600)\n"
+        "    pathlib.Path('child').write_text(str(subprocess.Popen(['sleep', '600']).pid))\n"
+        "    return offer['bids']\n"
     )
-    ground.patience = {"start_s": 2.0}
+    ground.patience = {"start_s": 60.0, "answer_s": 0.3}
 
     async def scenario(proposers: ProposerProcesses) -> None:
-        assert "has not answered within 2 s and was killed" in refused(await proposers.propose(asked, OFFER))
+        assert await proposers.propose(asked, OFFER) == BIDS
+        assert "has not answered within 0.3 s and was killed" in refused(await proposers.propose(asked, OFFER))
         assert proposers.pid(JOB) is None
 
     ground.run(scenario)
