@@ -111,7 +111,7 @@ def build(options: Options, workload: Workload, nodes: Sequence[NodeSpec]) -> Wo
     """Return the world of some options, ready to run."""
     policy = policy_named(options.policy)
     information = policy.level(options.information)
-    round_s = options.round_s if options.round_s is not None else workload.round_s
+    round_s = _round_s(options, workload)
     # Where a device that comes free inside a round stays idle until its end, only rounds start gangs.
     rhythm = Rhythm.ROUNDS if workload.whole_steps and policy.name != "fill" else policy.rhythm
     scheduling = _scheduling(options, rhythm, policy, round_s)
@@ -142,7 +142,7 @@ def simulate(options: Options, watcher: Watcher | None = None) -> Report:
         options=options,
         information=world.information,
         measures=measure(jobs, sum(run.busy_s for run in world.truth.runs.values()), device_count(nodes)),
-        round_s=options.round_s if options.round_s is not None else workload.round_s,
+        round_s=_round_s(options, workload),
         restart_cost_s=_restart_cost_s(options, workload),
         left_out=workload.left_out,
         rounds=record.rounds,
@@ -178,6 +178,14 @@ def row(report: Report) -> dict[str, Any]:
 
 def _restart_cost_s(options: Options, workload: Workload) -> float:
     return options.restart_cost_s if options.restart_cost_s is not None else workload.restart_cost_s
+
+
+def _round_s(options: Options, workload: Workload) -> float:
+    """Return the time between rounds: production keeps its own, unless the trace is about what rounds do."""
+    if options.round_s is not None:
+        return options.round_s
+    production = policy_named(options.policy).rhythm is Rhythm.PRODUCTION and not workload.whole_steps
+    return SchedulingConfig().round_s if production else workload.round_s
 
 
 def _scheduling(options: Options, rhythm: Rhythm, policy: Policy, round_s: float) -> SchedulingConfig:
