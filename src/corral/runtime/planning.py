@@ -120,13 +120,13 @@ def answer(data: bytes) -> bytes:
     """Return the encoded answer to an encoded question."""
     from corral.planner.compare import compare
     from corral.planner.projection import Seen
-    from corral.policy.market.solve import solve
+    from corral.policy.market.solve import RoundSolver
 
     asked = msgspec.msgpack.decode(data, type=Asked)
     question, config = asked.question, asked.config
     seen = Seen(question.image, question.at, tuple(question.answering), config)
     try:
-        report = compare(seen, question.ask, lambda market: solve(market, config.scheduling))
+        report = compare(seen, question.ask, RoundSolver(config.scheduling))
     except CorralError as error:
         return msgspec.msgpack.encode(Answered(refusal=error.refusal))
     return msgspec.msgpack.encode(Answered(report))
