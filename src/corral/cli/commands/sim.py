@@ -50,7 +50,11 @@ InformationLevel = Annotated[
 RoundSeconds = Annotated[
     float | None,
     typer.Option(
-        "--round", metavar="SECONDS", min=1.0, help="Time between rounds (default: the format's).", show_default=False
+        "--round",
+        metavar="SECONDS",
+        min=1.0,
+        help="Time between rounds (default: that of a pool for corral, the format's for other policies).",
+        show_default=False,
     ),
 ]
 RestartCost = Annotated[
