@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from corral.model.ask import JobAsk
+from corral.model.errors import TraceInvalid
 from corral.model.experience import WorkSpec
 from corral.model.job import CheckpointSpec
 from corral.model.resources import MILLI, NodeSpec
@@ -52,14 +53,15 @@ class Teller:
     def ask(self, job: TraceJob) -> JobAsk:
         """Return the submission of a job."""
         self._asked += 1
-        ranks, per_rank = self._shape(job, job.devices[0])
+        self._check(job)
+        sizes = self._sizes(job)
+        ranks, per_rank = self._shape(job, sizes)
         node_counts: tuple[int, ...] = ()
         gpu_counts: tuple[int, ...] = ()
-        if len(job.devices) > 1 and ranks == 1:
-            gpu_counts = job.devices
-        elif len(job.devices) > 1:
-            ranks, per_rank = job.devices[0], 1
-            node_counts = job.devices
+        if len(sizes) > 1 and ranks == 1:
+            gpu_counts = sizes
+        elif len(sizes) > 1:
+            node_counts = tuple(size // per_rank for size in sizes)
         return JobAsk(
             # Names of traces may be anything; one of its own keeps a job from sharing the family of another.
             name=f"trace-{self._asked}",
@@ -84,13 +86,30 @@ class Teller:
         """Return the amount of work in the units in which its tasks report."""
         return FRACTION if self._level is Information.PROGRESS else job.work
 
-    def _shape(self, job: TraceJob, devices: int) -> tuple[int, int]:
-        """Return the ranks and the devices of each: as few ranks as the largest node allows."""
+    def _check(self, job: TraceJob) -> None:
+        """Raise ``TraceInvalid`` for a job of which the trace says no speed on any device of the cluster."""
+        models = [model for model in self._models if job.model in (None, model)]
+        if models and not any(job.knows(model, size) for model in models for size in job.devices):
+            raise TraceInvalid(
+                f"{self._workload.source}: job {job.name} has no speed on {', '.join(models)} for "
+                f"{', '.join(map(str, job.devices))} devices",
+                hint="the cluster needs devices that the trace knows",
+            )
+
+    def _sizes(self, job: TraceJob) -> tuple[int, ...]:
+        """Return the sizes of a job that the cluster can have, the largest first; its smallest one in any case."""
+        there = sum(1 for n in self._nodes for device in n.devices if job.model in (None, device.model))
+        return tuple(size for size in job.devices if size <= there) or job.devices[-1:]
+
+    def _shape(self, job: TraceJob, sizes: tuple[int, ...]) -> tuple[int, int]:
+        """Return the ranks of the largest size and the devices of each: as few ranks as the largest node allows."""
         largest = self._largest.get(job.model)
         if largest is None:
             largest = self._largest[job.model] = max(1, largest_node(self._nodes, job.model))
-        per_rank = next(size for size in range(min(largest, devices), 0, -1) if devices % size == 0)
-        return devices // per_rank, per_rank
+        if sizes[0] <= largest:
+            return 1, sizes[0]
+        per_rank = next(n for n in range(min(largest, sizes[-1]), 0, -1) if all(size % n == 0 for size in sizes))
+        return sizes[0] // per_rank, per_rank
 
     def _work(self, job: TraceJob) -> WorkSpec | None:
         claims = self._claims(job) if job.steps else {}

@@ -45,6 +45,10 @@ class TraceJob(msgspec.Struct, frozen=True):
                 return self.speeds[name]
         return max(self.speeds.values()) * CANNOT
 
+    def knows(self, model: str, devices: int) -> bool:
+        """Return whether the trace says how fast it is on ``devices`` of a model."""
+        return any(name in self.speeds for name in (f"{model}:{devices}", model, f"{ANY_MODEL}:{devices}", ANY_MODEL))
+
     def alone_s(self, models: tuple[str, ...], devices: int) -> float:
         """Return the seconds that it takes alone on its largest size of at most ``devices``, on the best model.
 
