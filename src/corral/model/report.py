@@ -89,7 +89,8 @@ class WhyReport(msgspec.Struct, frozen=True):
     """The true answer to "why is my job waiting" (or running where it runs, or ended).
 
     ``verdict`` is one line. ``shortfall`` is in ranks that found no place. ``cheapest_change`` is the smallest change
-    of the request that would start it now, or ``None`` when there is none.
+    of the request that would start it now, or ``None`` when there is none. ``shape`` is the least that it can run with,
+    ``largest`` the most of an elastic job (``None`` for a rigid one).
     """
 
     job: JobId
@@ -110,6 +111,7 @@ class WhyReport(msgspec.Struct, frozen=True):
     pending_gangs: int = 0
     terms: PriceTerms | None = None
     quality: ForecastQuality | None = None
+    largest: GangShape | None = None
 
 
 class Receipt(msgspec.Struct, frozen=True):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from corral.model.ids import JobId, NodeId, TenantId
 from corral.model.job import JobState
 from corral.model.market import RoundPlan
 from corral.model.offer import Candidate, Holding, NodeOffer, Reservation
 from corral.model.report import Holder, NodeConstraint, PriceTerms, QueueLine, ShareArithmetic, WhyReport
-from corral.model.resources import MILLI, Amount, Demand
+from corral.model.resources import MILLI, Amount, Demand, GangShape
 from corral.policy.cursor import FOREVER
 from corral.policy.fairness import claim, due_shares
 from corral.policy.feasibility import empty_fit, gpus_words, model_matches, node_fit
@@ -24,6 +26,8 @@ HIDDEN = JobId("-")
 
 def explain_pending(scene: Scene, candidate: Candidate, viewer: TenantId | None) -> WhyReport:
     """Explain a pending gang. ``viewer`` is the tenant that asks (``None``: an admin, who sees all job numbers)."""
+    largest = max((bid.shape for bid in candidate.bids), key=_amount)
+    candidate = easiest_first(candidate)
     others = [kept for kept in scene.reservations if kept.key != candidate.key]
     own = next((kept for kept in scene.reservations if kept.key == candidate.key), None)
     trial = Trial(scene.snapshot.nodes)
@@ -59,7 +63,20 @@ def explain_pending(scene: Scene, candidate: Candidate, viewer: TenantId | None)
         estimate=Estimates(scene).of(candidate, ahead),
         cheapest_change=None if limit is not None else cheapest_change(scene, candidate),
         pending_gangs=sum(1 for c in scene.pending if c.key.job == candidate.key.job),
+        largest=largest if _amount(largest) > _amount(candidate.shape) else None,
     )
+
+
+def _amount(shape: GangShape) -> tuple[int, int, int]:
+    need = Amount.of(shape.demand).times(shape.ranks)
+    return need.gpu_milli, need.cpus_milli, need.memory_mib
+
+
+def easiest_first(candidate: Candidate) -> Candidate:
+    """Return an elastic candidate with its smallest bid first: what it needs is the least that it can run with."""
+    if len(candidate.bids) < 2:
+        return candidate
+    return replace(candidate, bids=tuple(sorted(candidate.bids, key=lambda bid: _amount(bid.shape))))
 
 
 def price_terms(plan: RoundPlan, at: float, candidate: Candidate) -> PriceTerms | None:
@@ -86,9 +103,10 @@ def queue_lines(scene: Scene, limit: int, names: dict[JobId, str], viewer: Tenan
     lines: list[QueueLine] = []
     before = Ahead(scene)
     reserved = {kept.key for kept in scene.reservations}
-    for position, candidate in enumerate(in_order(scene), start=1):
+    for position, wanted in enumerate(in_order(scene), start=1):
         if position > limit:
             break
+        candidate = easiest_first(wanted)
         foreign = viewer is not None and candidate.tenant != viewer
         key = candidate.key
         lines.append(
@@ -105,7 +123,7 @@ def queue_lines(scene: Scene, limit: int, names: dict[JobId, str], viewer: Tenan
                 estimate=estimates.of(candidate, before),
             )
         )
-        before.add(candidate)
+        before.add(wanted)
     return tuple(lines)
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from corral.model.ids import GangKey, JobId, NodeId, QueueName, TenantId
-from corral.model.offer import Candidate, Holding, QueueStanding
+from corral.model.offer import Bid, Candidate, Holding, QueueStanding
 from corral.model.report import NodeConstraint, StartEstimate, WhyReport
 from corral.model.resources import Amount, NodeSpec
 from corral.model.tenant import Tenant
@@ -269,3 +270,16 @@ def test_an_explanation_agrees_with_the_round(ends_at: float | None) -> None:
     # What has run for 100 s goes on for 100 x 1/3 s in the quickest quarter, for 100 x 3 s in the slowest.
     assert report.estimate.earliest == pytest.approx(NOW + 100 / 3)
     assert report.estimate.latest == pytest.approx(NOW + 300)
+
+
+def test_an_elastic_job_needs_the_least_that_it_can_run_with() -> None:
+    sizes = tuple(Bid(shape(gpus)) for gpus in (8, 6, 4))
+    elastic = replace(candidate(1, shape(8)), bids=sizes)
+    busy = [full("node-0", 90), full("node-1", 91)]
+    report = why([elastic], 1, holdings=busy)
+    assert (report.shape, report.largest) == (shape(4), shape(8))
+    assert node(report, "node-0").blocks[0] == "0 of 8 GPUs are free, 4 are needed"
+    assert "waits for 4 GPUs" in report.verdict or report.own_reservation
+    (line,) = queue_lines(scene([elastic], holdings=busy), 5, {}, None)
+    assert line.shape == shape(4)
+    assert why([candidate(1, shape(8))], 1, holdings=busy).largest is None

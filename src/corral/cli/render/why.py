@@ -49,6 +49,8 @@ def why(report: WhyReport, *, now: float, everything: bool = False, zone: tzinfo
 
 def _summary(report: WhyReport, now: float, zone: tzinfo | None) -> list[tuple[str, str]]:
     pairs = [("needs", shape_words(report.shape))]
+    if report.largest is not None:
+        pairs = [("needs at least", shape_words(report.shape)), ("up to", shape_words(report.largest))]
     if report.pending_gangs > 1:
         pairs.append(("array", f"{report.pending_gangs} elements like this one wait"))
     if report.position is not None:

@@ -110,6 +110,7 @@ class WhyReport(Answer):
     pending_gangs: int
     terms: PriceTerms | None
     quality: ForecastQuality | None = Field(description="null before a forecast was compared with a start")
+    largest: GangShape | None = Field(description="the most that an elastic job can run with; null for a rigid one")
 
 
 class Receipt(Answer):
