@@ -159,6 +159,8 @@ def test_price_terms_say_why_others_won() -> None:
         "With the price of one device as 1, what it asks for costs 8 and running it is worth 5.2: others are worth "
         "more. The round was 42s ago and at most 0.12% below the best possible."
     )
+    loose = price(PriceTerms(NOW - 42, "price", 5.2, 8.0, 0.5), NOW, UTC)
+    assert loose.endswith("The round was 42s ago; its bound is too loose to judge it.")
     protected = PriceTerms(NOW - 42, "tenure", 9.0, 8.0, 0.0, protected_until=NOW + 600)
     assert "protected still, the first of them until 12:10:00." in price(protected, NOW, UTC)
     assert price(PriceTerms(NOW, "limit", 1.0, 8.0, 0.0), NOW, UTC).startswith("A limit of its tenant or queue")

@@ -29,6 +29,8 @@ from corral.model.resources import Amount, GangShape
 
 NODES_SHOWN = 20
 HOLDERS_SHOWN = 10
+LOOSE = 0.2
+"""A round that is further from its bound than this says more of the bound than of the round."""
 
 
 def why(report: WhyReport, *, now: float, everything: bool = False, zone: tzinfo | None = None) -> RenderableType:
@@ -217,7 +219,10 @@ def price(terms: PriceTerms, now: float, zone: tzinfo | None = None) -> str:
     }.get(terms.reason, f"{paid} ({terms.reason})")
     if terms.reason == "tenure" and terms.protected_until is not None:
         why += f", the first of them until {moment(terms.protected_until, now, zone)}"
-    exact = f"The round was {ago} ago and at most {percent(terms.gap, 2)} below the best possible."
+    near = f"at most {percent(terms.gap, 2)} below the best possible"
+    exact = f"The round was {ago} ago" + (
+        f" and {near}." if terms.gap < LOOSE else "; its bound is too loose to judge it."
+    )
     return safe_sentence(f"{why}. {exact}")
 
 
