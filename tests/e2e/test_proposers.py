@@ -42,8 +42,9 @@ def submit(pool: LivePool, workdir: Path, **fields: Any) -> JobHandle:
 
 
 def first_bid(job: JobHandle) -> int:
-    """Return the GPUs of the first bid that stands for a waiting job."""
-    return job.why().shape.demand.gpus_whole
+    """Return the GPUs of the first bid that stands for a waiting job: the largest, for all bids here."""
+    report = job.why()
+    return (report.largest or report.shape).demand.gpus_whole
 
 
 def test_the_bids_of_a_job_s_own_proposer_stand(shared: LivePool, tmp_path: Path) -> None:
