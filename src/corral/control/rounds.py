@@ -140,7 +140,6 @@ class Rounds:
             standings=book.standings.of_tenants(book.state, book.board.capacity, now),
             queues=book.standings.of_queues(book.state),
             reservations=tuple(self._reserved(now)),
-            prices=self.plan.prices,
             history=book.experience.history(),
             trust=book.experience.trust(),
         )

@@ -20,8 +20,7 @@ class Market(msgspec.Struct, frozen=True):
     """All that a global round may know: a frozen copy that can be solved in another process.
 
     The running gangs are the holdings of ``snapshot``; with the ``pending`` they contend for the same capacity.
-    ``prices`` are those of the last round by device model, in value per device (a warm start). ``trust`` is the
-    measured/claimed ratio of each tenant's throughput claims (1 where nothing was measured).
+    ``trust`` is the measured/claimed ratio of each tenant's throughput claims (1 where nothing was measured).
     """
 
     snapshot: Snapshot
@@ -29,7 +28,6 @@ class Market(msgspec.Struct, frozen=True):
     standings: dict[TenantId, Standing]
     queues: dict[QueueName, QueueStanding]
     reservations: tuple[Reservation, ...] = ()
-    prices: dict[str, float] = {}
     history: ServiceHistory = ServiceHistory()
     trust: dict[TenantId, float] = {}
 

@@ -200,11 +200,6 @@ def remaining_service(market: Market, config: SchedulingConfig) -> RemainingServ
     return RemainingService(market.history, config, going)
 
 
-def expected_remaining_s(history: ServiceHistory, tenant: TenantId, devices: int, attained_s: float) -> float:
-    """Return one answer of ``RemainingService`` without knowing who is going. Not for loops: it builds everything."""
-    return RemainingService(history, SchedulingConfig()).remaining_s(tenant, devices, attained_s)
-
-
 def _devices(placements: tuple[Placement, ...]) -> int:
     return sum(len(placement.devices) for placement in placements)
 

@@ -16,7 +16,7 @@ keeps that order and damps the scale: where devices differ in speed, a gang that
 faster ones from three others, not from ten.
 
 The value of a bid is w x sqrt(x), where x is its throughput over the best bid's. On a pool of several device models a
-critical path is added to it: c x (sqrt(x) - sqrt(the slowest bid's x)). The pool is done when its last gang is, and the
+critical path is added to it: c x (sqrt(x) - sqrt(the slowest bid's x)). A tenant is done when its last gang is, and the
 gang that needs longest decides when; so it gets the faster devices, before those who would be done sooner anyway. It
 does not run more than others for that: on its slowest devices it is worth w. Where devices are all alike, c is nothing.
 """
@@ -67,10 +67,10 @@ def patience(waited_s: float, config: SchedulingConfig) -> float:
 
 
 def critical_worth(remaining_s: float, end_s: float, config: SchedulingConfig) -> float:
-    """Return what speed is worth to a gang that decides when all is done, in those of usual gangs.
+    """Return what speed is worth to a gang that decides when its tenant is done, in those of usual gangs.
 
-    ``end_s`` is the projected end of all work of the pool, in seconds from now: the larger of all remaining service
-    over the pool's size and of the longest remaining time. Who is far from it decides nothing.
+    ``end_s`` is the projected end of all work of the tenant, in seconds from now: the larger of its remaining service
+    over its part of the pool and of its longest remaining time. Who is far from it decides nothing.
     """
     return config.critical_weight * math.pow(min(1.0, remaining_s / end_s), config.critical_exponent)
 

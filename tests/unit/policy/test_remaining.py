@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from corral.model.experience import ServiceClass, ServiceHistory
 from corral.model.ids import TenantId
 from corral.policy.config import SchedulingConfig
-from corral.policy.remaining import Lifetimes, RemainingService, expected_remaining_s
+from corral.policy.remaining import Lifetimes, RemainingService
 
 ADA = TenantId("ada")
 BOB = TenantId("bob")
@@ -26,6 +26,10 @@ samples = st.lists(st.tuples(times, weights), min_size=1, max_size=12)
 def history(**classes: tuple[float, ...]) -> ServiceHistory:
     names = {"pool": POOL, "ada": ServiceClass(ADA, 4), "bob": ServiceClass(BOB, 1)}
     return ServiceHistory({names[name]: tuple(sorted(durations)) for name, durations in classes.items()})
+
+
+def expected_remaining_s(past: ServiceHistory, tenant: TenantId, devices: int, attained_s: float) -> float:
+    return RemainingService(past, SchedulingConfig()).remaining_s(tenant, devices, attained_s)
 
 
 def survival(ended: list[tuple[float, float]], going: list[tuple[float, float]], at: float) -> float:

@@ -59,7 +59,6 @@ def market(first: int, pending: int = 1, held: int = 1, nodes: int = 2) -> Marke
         tuple(candidate(first + i) for i in range(pending)),
         standings(tenant("a")),
         dict([queue()]),
-        prices={"H100": 0.25},
         history=ServiceHistory({ServiceClass(TenantId("a"), 2): (1.0, 2.0)}),
         trust={TenantId("a"): 0.5},
     )

@@ -216,9 +216,3 @@ class _Totals:
                 in_rack = form.together or form.locality is Locality.RACK
                 found[i] = each * ranks // size if in_rack else each // size * ranks
         return found
-
-
-def usage_of(rows: Rows, form: Ints) -> Floats:
-    """Return how much of each row a choice of forms uses."""
-    counts = np.bincount(form, minlength=len(rows.coefs)).astype(np.float64)
-    return counts @ rows.coefs
