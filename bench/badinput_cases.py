@@ -89,6 +89,11 @@ FILES = (
     FileCase("too many nodes", b"run: 'true'\nnum_nodes: 99\nresources: {accelerators: 4}\n", "UNSCHEDULABLE"),
     FileCase("a device that nobody has", b"run: 'true'\nresources: {accelerators: B999:1}\n", "UNSCHEDULABLE"),
     FileCase("more than the quota", b"run: 'true'\ntenant: small\nresources: {accelerators: 2}\n", "QUOTA_EXCEEDED"),
+    FileCase("sizes that count backwards", b"run: 'true'\nnum_gpus: 8-2\n", "INVALID_FIELD"),
+    FileCase("sizes that are shares", b"run: 'true'\nnum_gpus: [0.5, 1]\n", "INVALID_FIELD"),
+    FileCase("two things that vary", b"run: 'true'\nnum_gpus: 1-4\nnum_nodes: 1-2\n", "INVALID_FIELD"),
+    FileCase("no work at all", b"run: 'true'\nwork: {total: -1}\n", "INVALID_FIELD"),
+    FileCase("a proposer without a function", b"run: 'true'\nappmaster: mine\n", "INVALID_FIELD"),
     FileCase("an option that sbatch does not have", b"#!/bin/bash\n#SBATCH --nodez=2\ntrue\n", "UNKNOWN_FIELD"),
     FileCase("a time limit that is none", b"#!/bin/bash\n#SBATCH --time=soon\ntrue\n", "INVALID_FIELD"),
 )  # fmt: skip
@@ -110,6 +115,11 @@ FLAGS = (
     FlagCase("one name for a bad priority", ("submit", "@", "--priority", "high"), "INVALID_FIELD"),
     FlagCase("a file that is not there", ("submit", "no-such-file.yaml"), "JOB_FILE_UNREADABLE"),
     FlagCase("a directory instead of a file", ("submit", "."), "JOB_FILE_UNREADABLE"),
+    FlagCase("nothing to plan", ("plan",), "MISSING_FIELD"),
+    FlagCase("a weight that is none", ("plan", "--weigh", "small=heavy"), "INVALID_FIELD"),
+    FlagCase("nothing to simulate", ("sim",), "MISSING_FIELD"),
+    FlagCase("a trace that is not there", ("sim", "run", "no-such.jsonl", "-c", "4xH100"), "TRACE_UNREADABLE"),
+    FlagCase("a cluster that is none", ("sim", "run", "@", "-c", "many"), "INVALID_FIELD"),
     FlagCase("a limit below one", ("ps", "--limit", "-3"), "USAGE"),
 )
 
@@ -168,4 +178,7 @@ CALLS = (
     CallCase("a queue whose name is a number", "POST", "/v1/queues", 422, "INVALID_FIELD", b'{"name": "12"}'),
     CallCase("a role that is none", "POST", "/v1/tokens", 422, "INVALID_FIELD", b'{"tenant": "small", "role": "king"}'),
     CallCase("a node that is not there", "POST", "/v1/nodes/n99/cordon", 404, "NOT_FOUND", b"{}"),
+    CallCase("a plan for a node that is not there", "POST", "/v1/plan", 404, "NOT_FOUND", b'{"drain": ["n99"]}'),
+    CallCase("a plan of nothing", "POST", "/v1/plan", 400, "USAGE", b"{}"),
+    CallCase("a ledger of no hours", "GET", "/v1/ledger?hours=0", 422, "INVALID_FIELD"),
 )  # fmt: skip

@@ -8,17 +8,27 @@ import typer
 
 from corral.cli.session import Session, note
 from corral.cli.tree import Json, StrictGroup, command
+from corral.model.errors import MissingField
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 sim = typer.Typer(
     cls=StrictGroup,
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     rich_markup_mode="rich",
-    help="Run recorded workloads under the production scheduler and others, in virtual time.",
 )
+
+
+@sim.callback()
+@command
+def simulator(ctx: typer.Context, session: Session) -> None:
+    """Run recorded workloads under the production scheduler and others, in virtual time."""
+    del session
+    if ctx.invoked_subcommand is None:
+        raise MissingField("there is nothing to simulate", hint="corral sim run TRACE, or corral sim compare TRACE")
+
 
 BASELINES = "corral,fifo,las,srtf-oracle"
 
