@@ -119,7 +119,7 @@ FLAGS = (
     FlagCase("a weight that is none", ("plan", "--weigh", "small=heavy"), "INVALID_FIELD"),
     FlagCase("nothing to simulate", ("sim",), "MISSING_FIELD"),
     FlagCase("a trace that is not there", ("sim", "run", "no-such.jsonl", "-c", "4xH100"), "TRACE_UNREADABLE"),
-    FlagCase("a cluster that is none", ("sim", "run", "@", "-c", "many"), "INVALID_FIELD"),
+    FlagCase("a cluster that is none", ("sim", "run", "@", "-c", "0xH100"), "INVALID_FIELD"),
     FlagCase("a limit below one", ("ps", "--limit", "-3"), "USAGE"),
 )
 
