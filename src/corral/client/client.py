@@ -13,7 +13,7 @@ from corral.client.calls import Caller, decoded
 from corral.client.discovery import Discovery, checked_url
 from corral.client.handle import JobHandle
 from corral.client.transport import PlainTransport, Transport
-from corral.model.errors import UsageError
+from corral.model.errors import InvalidField, UsageError
 
 if TYPE_CHECKING:
     from corral.client.fields import JobFields
@@ -106,9 +106,15 @@ class Client:
         return self.submit_all([job], idempotency_key=idempotency_key)[0]
 
     def submit_all(self, jobs: Sequence[JobAsk], *, idempotency_key: str | None = None) -> list[JobHandle]:
-        """Submit jobs together: all are admitted or none; ``after`` may name others of them."""
+        """Submit jobs together: all are admitted or none; ``after`` may name others of them.
+
+        Raises ``InvalidField`` for a job's own proposer that is surely not to be found in its ``workdir``.
+        """
         from corral.wire.request import document_of
 
+        for job in jobs:
+            if job.appmaster is not None:
+                _check_proposer(job.appmaster, job.workdir)
         documents = [document_of(job) for job in jobs]
         user = user_name()
         for document in documents:
@@ -355,6 +361,16 @@ class Client:
             self._caller.call("POST", path, body=body, repeatable=False)
         else:
             self._caller.call("PUT", f"{path}/{_name(name)}", body=msgspec.json.encode(said))
+
+
+def _check_proposer(entry_point: str, workdir: str | None) -> None:
+    from corral.policy.work import ENTRY_POINT
+    from corral.wire.entry_point import entry_point_problem
+
+    # What does not look like an entry point at all is the pool's to refuse.
+    problem = entry_point_problem(entry_point, workdir) if ENTRY_POINT.fullmatch(entry_point) else None
+    if problem is not None:
+        raise InvalidField(problem, field="appmaster", hint="it is looked for in workdir first")
 
 
 def _name(text: str) -> str:

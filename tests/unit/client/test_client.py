@@ -43,6 +43,21 @@ def test_the_package_offers_the_client() -> None:
     assert corral.Client is Client
 
 
+def test_an_own_proposer_that_is_surely_not_there_is_refused_before_anything_is_submitted(
+    alice: Client, server: Served, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text("def propose(offer, job): pass\n")
+    fields = {"run": "true", "num_gpus": "1-2", "workdir": tmp_path}
+    with pytest.raises(
+        InvalidField, match=r"^appmaster: \S*/mine.py has no propse \(it is looked for in workdir first\)$"
+    ):
+        alice.submit_all([JobAsk(argv=("x",)), JobAsk(argv=("x",), workdir=str(tmp_path), appmaster="mine:propse")])
+    with pytest.raises(InvalidField, match="appmaster: there is no module nothing_of_this_name"):
+        alice.submit(**fields, appmaster="nothing_of_this_name:propose")  # type: ignore[arg-type]
+    assert alice.jobs().jobs == ()
+    assert alice.submit(**fields, appmaster="mine:propose").id  # type: ignore[arg-type]
+
+
 def test_a_submit_in_keywords_says_what_a_job_file_says(alice: Client, server: Served, tmp_path: Path) -> None:
     first = alice.submit(run="true")
     alice.submit(
