@@ -75,6 +75,8 @@ def test_one_that_crashes_leaves_the_default_bids(shared: LivePool, tmp_path: Pa
         log = shared.paths.logs / "daemon.log"
         wait_until(lambda: notice in log.read_text(), END_S, 0.02, what="the daemon to tell")
         assert first_bid(job) == 4
+        [note] = job.why().notes
+        assert "those of the default bidder stand: it ended without an answer (RuntimeError: I broke); see /" in note
     assert gpus_of(shared, job) == "4"
     assert "I broke" in (shared.paths.jobs / job.id / "proposer.log").read_text()
 

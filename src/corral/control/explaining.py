@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec.structs import replace
 
 from corral.control.core import ControlCore
@@ -17,6 +19,11 @@ from corral.policy.explain import HIDDEN, explain_pending, price_terms, queue_li
 
 def why(core: ControlCore, job: Job, gang: int | None, now: float, viewer: TenantId | None) -> WhyReport:
     """Explain a job: a pending gang in full, any other in one line. Without ``gang`` the first one that waits."""
+    report = _explained(core, job, gang, now, viewer)
+    return replace(report, notes=tuple(_notes(core, job, report.state, now)))
+
+
+def _explained(core: ControlCore, job: Job, gang: int | None, now: float, viewer: TenantId | None) -> WhyReport:
     index = gang if gang is not None else _first_of_interest(job)
     if index is None:
         return _line(job, None, _end_words(job))
@@ -39,6 +46,17 @@ def why(core: ControlCore, job: Job, gang: int | None, now: float, viewer: Tenan
         terms=price_terms(core.rounds.plan, core.rounds.planned_at, candidate),
         quality=core.book.forecasts.quality(),
     )
+
+
+def _notes(core: ControlCore, job: Job, state: JobState, now: float) -> Iterator[str]:
+    """Yield what went wrong beside the answer: bids and plans that are missing, and what stands in for them."""
+    failure = core.proposals.failures.get(job.id)
+    if failure is not None:
+        yield f"its own proposer made no bids, those of the default bidder stand: {failure}"
+    rounds = core.rounds
+    if rounds.fault and state is JobState.PENDING:
+        ago = max(0.0, now - rounds.failed_at)
+        yield f"the last global round gave no plan {ago:.0f} s ago, only what is free is given out: {rounds.fault}"
 
 
 def _dependency_words(job: Job) -> str:

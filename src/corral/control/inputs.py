@@ -58,10 +58,11 @@ class Fenced(msgspec.Struct, frozen=True):
 
 
 class Solved(msgspec.Struct, frozen=True):
-    """The answer to ``Outcome.solve``, whose snapshot had ``version``: a plan, ``None`` when the solver failed."""
+    """The answer to ``Outcome.solve``, whose snapshot had ``version``: a plan, or in ``fault`` why there is none."""
 
     version: int
     plan: RoundPlan | None = None
+    fault: str = ""
 
 
 class AskProposer(msgspec.Struct, frozen=True):

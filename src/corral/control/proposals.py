@@ -36,11 +36,15 @@ REFRESH_S = 5.0
 
 
 class Proposals:
-    """The proposals of all live jobs. ``prices`` (by device model) are those of the last global round."""
+    """The proposals of all live jobs. ``prices`` (by device model) are those of the last global round.
+
+    ``failures`` says of jobs whose own proposer made no bids when it was last asked why.
+    """
 
     def __init__(self, book: Book) -> None:
         self._book = book
         self.prices: dict[str, float] = {}
+        self.failures: dict[JobId, str] = {}
         self._told: dict[str, float] = {}
         self._own: dict[JobId, tuple[Bid, ...]] = {}
         self._default: dict[JobId, tuple[Bid, ...]] = {}
@@ -122,7 +126,9 @@ class Proposals:
             failure = refusal.line() if refusal is not None else ""
             if refusal is None:
                 self._own[job.id] = said.proposal.bids
+        self.failures.pop(job.id, None)
         if failure:
+            self.failures[job.id] = failure
             book.notice(f"the proposer of job {job.id} made no bids, the default ones stand: {failure}")
         bids = self._own.get(job.id) or self._default[job.id]
         if bids != (before or self._default[job.id]):
@@ -164,7 +170,7 @@ class Proposals:
 
     def ended(self, job: JobId) -> None:
         """Forget an ended job."""
-        for known in (self._own, self._default, self._asked, self._watchers):
+        for known in (self._own, self._default, self._asked, self._watchers, self.failures):
             known.pop(job, None)
 
     def _take(self, now: float, name: JobId, proposal: Proposal, shift_s: float) -> None:

@@ -38,7 +38,10 @@ AT_ONCE = 1_000
 
 
 class Rounds:
-    """Global rounds over the book. ``plan`` is the last one, of ``planned_at``, ``ruling`` what counted of it."""
+    """Global rounds over the book. ``plan`` is the last one, of ``planned_at``, ``ruling`` what counted of it.
+
+    ``fault`` says why the newest round gave no plan and ``failed_at`` when; it is empty after one that did.
+    """
 
     def __init__(self, book: Book, cycle: Cycle, liveness: Liveness) -> None:
         self._book = book
@@ -54,6 +57,8 @@ class Rounds:
         self.plan = RoundPlan(0)
         self.planned_at = 0.0
         self.ruling = Ruling((), (), {})
+        self.fault = ""
+        self.failed_at = 0.0
 
     def start(self, now: float) -> None:
         """Begin: a pool that comes back with work gives its nodes one interval to be heard again."""
@@ -185,6 +190,7 @@ class Rounds:
         if answer.version != self._under_way:
             return
         self._under_way = None
+        self.fault, self.failed_at = answer.fault, now
         if answer.plan is None or self._cycle.paused:
             return
         book = self._book

@@ -241,10 +241,10 @@ class ControlShell:
             solved = Solved(version, await solver.solve(market))
         except SolverFault as error:
             log.warning("no global round this time: %s", error)
-            solved = Solved(version)
-        except Exception:
+            solved = Solved(version, fault=str(error))
+        except Exception as error:
             log.exception("the global round on version %d was not solved", version)
-            solved = Solved(version)
+            solved = Solved(version, fault=f"it could not be solved ({type(error).__name__})")
         self._put(_Letter(solved))
 
     async def _propose(self, ask: AskProposer) -> None:
@@ -255,7 +255,7 @@ class ControlShell:
             if self._proposers is not None:
                 bids = await self._proposers.propose(ask.job, ask.offer)
                 answer = (
-                    Proposed(job, failure=bids.line())
+                    Proposed(job, failure=bids.message)
                     if isinstance(bids, Refusal)
                     else Proposed(job, Proposal(job, ask.offer.snapshot.version, bids))
                 )

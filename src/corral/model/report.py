@@ -90,7 +90,8 @@ class WhyReport(msgspec.Struct, frozen=True):
 
     ``verdict`` is one line. ``shortfall`` is in ranks that found no place. ``cheapest_change`` is the smallest change
     of the request that would start it now, or ``None`` when there is none. ``shape`` is the least that it can run with,
-    ``largest`` the most of an elastic job (``None`` for a rigid one).
+    ``largest`` the most of an elastic job (``None`` for a rigid one). ``notes`` say what else went wrong, a line each:
+    its own proposer, a global round.
     """
 
     job: JobId
@@ -112,6 +113,7 @@ class WhyReport(msgspec.Struct, frozen=True):
     terms: PriceTerms | None = None
     quality: ForecastQuality | None = None
     largest: GangShape | None = None
+    notes: tuple[str, ...] = ()
 
 
 class Receipt(msgspec.Struct, frozen=True):

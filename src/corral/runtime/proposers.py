@@ -28,6 +28,7 @@ from corral.model.offer import Bid, Offer
 from corral.policy.bidding import default_bids
 from corral.policy.config import SchedulingConfig
 from corral.wire.bidding import bids_of, question_of
+from corral.wire.document import printable
 
 COMMAND = (sys.executable, "-P", "-u", "-m", "corral.runtime.proposing")
 INHERITED = ("PATH", "HOME", "USER", "LANG", "TZ")
@@ -41,6 +42,8 @@ PROCESSES_MAX = 64
 BACK_OFF_S = 1.0
 BACK_OFF_MAX_S = 300.0
 LOG_NAME = "proposer.log"
+LOG_TAIL_BYTES = 4096
+REASON_LENGTH_MAX = 200
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -48,11 +51,12 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class _Child(msgspec.Struct):
-    """One job's process and how often it failed in a row. Times are monotonic."""
+    """One job's process, how often it failed in a row, and how it did last. Times are monotonic."""
 
     process: Process | None = None
     answered: bool = False
     failures: int = 0
+    failure: str = ""
     rests_until: float = 0.0
     idle: asyncio.TimerHandle | None = None
     busy: bool = False
@@ -95,21 +99,23 @@ class ProposerProcesses:
         child = self._children.setdefault(job.id, _Child())
         wait_s = child.rests_until - time.monotonic()
         if wait_s > 0:
-            return _refusal(f"failed {child.failures} times in a row; it is tried again in {wait_s:.0f} s")
+            again = f"after {child.failures} failures in a row it is left alone for {wait_s:.0f} s"
+            return _refusal(f"{child.failure}; {again}")
         if child.busy:
-            return _refusal("is still at the last offer")
+            return _refusal("it is still at the last offer")
         # One that is being started counts: many first offers come at the same time.
         if (
             child.process is None
             and sum(1 for one in self._children.values() if one.process or one.busy) >= PROCESSES_MAX
         ):
-            return _refusal(f"has to wait: {PROCESSES_MAX} own proposers run already")
+            return _refusal(f"it has to wait: {PROCESSES_MAX} own proposers run already")
         child.busy = True
         try:
             found = await self._ask(child, job.id, job.spec, offer)
         finally:
             child.busy = False
         if isinstance(found, Refusal):
+            child.failure = found.message
             await self._failed(job.id, child)
         else:
             child.failures = 0
@@ -142,16 +148,16 @@ class ProposerProcesses:
             async with asyncio.timeout(patience_s):
                 line = await self._exchange(child, job, spec, question)
         except TimeoutError:
-            return _refusal(f"has not answered within {patience_s:g} s and was killed")
+            return _refusal(f"it has not answered within {patience_s:g} s and was killed")
         except ValueError:
-            return _refusal(f"answered more than {ANSWER_BYTES_MAX} bytes")
+            return _refusal(f"it answered more than {ANSWER_BYTES_MAX} bytes")
         except (OSError, EOFError) as error:
-            said = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
-            return _refusal(f"ended without an answer{said}; see {self._log_path(job)}")
+            said = (error.strerror if isinstance(error, OSError) else None) or last_line(self._log_path(job))
+            return _refusal(f"it ended without an answer{f' ({said})' if said else ''}; see {self._log_path(job)}")
         try:
             answer = msgspec.json.decode(line, type=_Answer)
         except msgspec.MsgspecError:
-            return _refusal("answered something that is not JSON")
+            return _refusal("it answered something that is not JSON")
         child.answered = True
         child.idle = asyncio.get_running_loop().call_later(IDLE_S, _retire, child)
         return bids_of(answer.bids, spec, bids)
@@ -208,7 +214,19 @@ class ProposerProcesses:
 
 
 def _refusal(message: str) -> Refusal:
-    return Refusal(ProposerFault.code, f"the job's own proposer {message}", "appmaster")
+    return Refusal(ProposerFault.code, message, "appmaster")
+
+
+def last_line(path: Path) -> str:
+    """Return the last line of a log, printable and shortened: of a traceback that is the exception. Empty if none."""
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            lines = log.read(LOG_TAIL_BYTES).decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    line = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return printable(line if len(line) <= REASON_LENGTH_MAX else line[:REASON_LENGTH_MAX] + "...")
 
 
 def _retire(child: _Child) -> None:

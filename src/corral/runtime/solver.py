@@ -182,7 +182,8 @@ def serve(make: Make, stream: BinaryIO, out: BinaryIO) -> None:
             answer = Answer(solvers[config](market))
         except Exception as error:  # noqa: BLE001 - whatever a solver meets, the pool is told and goes on
             traceback.print_exc()
-            answer = Answer(fault=f"{type(error).__name__}: {error}")
+            # Tenants read it: what the error says may name jobs that are not theirs.
+            answer = Answer(fault=f"{type(error).__name__}, its traceback stands in the daemon's log")
             solvers.clear()
         data = msgspec.msgpack.encode(answer)
         out.write(len(data).to_bytes(LENGTH_BYTES, "big") + data)

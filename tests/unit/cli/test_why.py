@@ -153,6 +153,18 @@ def test_a_running_job_says_so_without_constraints() -> None:
     assert as_text(why(report, now=NOW), width=80) == "job 5 running: runs on node-0\n\nneeds  1 CPU\n"
 
 
+def test_what_went_wrong_beside_it_is_a_line_each() -> None:
+    notes = ("its own proposer made no bids: it broke\x1b[2J", "the last global round gave no plan")
+    shape = GangShape(1, Demand(cpus_milli=1000))
+    report = WhyReport(JobId("5"), 0, JobState.RUNNING, "runs on node-0", shape, notes=notes)
+    assert as_text(why(report, now=NOW), width=80) == (
+        "job 5 running: runs on node-0\n\n"
+        "needs  1 CPU\n"
+        "note   its own proposer made no bids: it broke\\x1b[2J\n"
+        "note   the last global round gave no plan\n"
+    )
+
+
 def test_price_terms_say_why_others_won() -> None:
     terms = PriceTerms(NOW - 42, "price", 5.2, 8.0, 0.0012)
     assert price(terms, NOW, UTC) == (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from corral.control import explaining
-from corral.control.inputs import Administer, Cancel, Quiesce
+from corral.control.inputs import Administer, Cancel, Quiesce, Solved
 from corral.model.ask import AfterAsk, JobAsk
 from corral.model.events import NodeCordoned, QueueSet, TenantSet
 from corral.model.ids import JobId, NodeId, QueueName, TenantId
 from corral.model.job import DependencyKind, JobState
 from corral.model.tenant import Queue, Tenant
+from tests.unit.control.rounding import asked, house
 from tests.unit.control.world import World
 
 A = TenantId("a")
@@ -77,3 +78,24 @@ def test_the_queue_shows_tenants_their_own_names_only() -> None:
     assert {(line.tenant, line.name, str(line.key)) for line in lines} == {("a", "mine", "2.0"), ("b", "", "-.0")}
     assert [line.waited_s for line in lines] == [5.0, 5.0]
     assert [line.position for line in explaining.queue(world.core, world.now, 1, None)] == [1]
+
+
+def test_a_round_without_a_plan_is_told_to_who_waits_until_one_has_a_plan() -> None:
+    world = house(n1=1)
+    plan, world.solver = world.solver, None
+    world.submit(asked())
+    world.submit(asked())
+    world.advance(10.5)
+    version = world.markets[-1].snapshot.version
+    fault = "a round took more than 120 s; its process was killed"
+    world.tell(Solved(version, fault=fault))
+
+    def notes(job: str) -> tuple[str, ...]:
+        return explaining.why(world.core, world.job(job), None, world.now, A).notes
+
+    world.now += 7.0
+    assert notes("1") == (), "a job that runs waits for no round"
+    assert notes("2") == (f"the last global round gave no plan 7 s ago, only what is free is given out: {fault}",)
+    world.solver = plan
+    world.advance(20.0)
+    assert notes("2") == ()

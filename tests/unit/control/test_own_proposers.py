@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from corral.control import explaining
 from corral.control.config import ControlConfig
 from corral.control.inputs import Administer, AskProposer, Outcome, Proposed
 from corral.model.events import TenantSet
@@ -70,6 +71,32 @@ def test_nonsense_and_silence_leave_the_default_bids_and_are_told() -> None:
     first, second = world.notices
     assert first.startswith("the proposer of job 2 made no bids, the default ones stand: bids[0].tenure_s: is ")
     assert second == "the proposer of job 3 made no bids, the default ones stand: no answer within 5 s"
+
+
+def test_why_says_that_a_proposer_failed_until_it_bids_again() -> None:
+    world = busy()
+    submit(world, OWN, ONE)
+
+    def notes(job: str) -> tuple[str, ...]:
+        return explaining.why(world.core, world.job(job), None, world.now, TenantId("default")).notes
+
+    assert notes("2") == ()
+    world.tell(Proposed(JobId("2"), failure="it has not answered within 10 s and was killed"))
+    told = "its own proposer made no bids, those of the default bidder stand: "
+    assert notes("2") == (f"{told}it has not answered within 10 s and was killed",)
+    assert notes("3") == ()
+    world.core.cycle.proposals.priced({"H100": 1.0})
+    world.end("1")
+    assert world.job("2").gangs[0].placements
+    assert notes("2") == (f"{told}it has not answered within 10 s and was killed",), "it is told while the job runs too"
+    world.tell(Proposed(JobId("2"), Proposal(JobId("2"), 1, ())))
+    [nonsense] = notes("2")
+    assert nonsense.startswith(f"{told}bids: ")
+    world.core.cycle.proposals.priced({"H100": 2.0})
+    world.core.book.dirty = True
+    world.settle()
+    answer(world, "2", bids_of(world, "2")[0])
+    assert notes("2") == ()
 
 
 def test_own_bids_stand_through_later_offers_until_the_next_answer() -> None:

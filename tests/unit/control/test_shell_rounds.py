@@ -71,9 +71,12 @@ def test_while_a_round_is_solved_everything_else_goes_on_and_then_its_plan_count
     live(scenario, state_dir, QUICK)
 
 
-@pytest.mark.parametrize("fault", [SolverFault("it died"), RuntimeError("a bug")])
+@pytest.mark.parametrize(
+    "fault,told",
+    [(SolverFault("it died"), "it died"), (RuntimeError("a bug"), "it could not be solved (RuntimeError)")],
+)
 def test_a_solver_that_fails_is_asked_again_and_the_pool_goes_on(
-    state_dir: Path, fault: Exception, caplog: pytest.LogCaptureFixture
+    state_dir: Path, fault: Exception, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(house: House) -> None:
         aside = house.solver = Aside()
@@ -82,11 +85,14 @@ def test_a_solver_that_fails_is_asked_again_and_the_pool_goes_on(
         await begin(house)
         await house.submit(URGENT)
         await house.until(lambda: str(fault) in caplog.text, "a word in the log")
+        rounds = house.shell.core.rounds
+        await house.until(lambda: rounds.fault == told, "what is told to who waits")
         aside.fault = None
         house.hands.at += 2.0
         await house.submit(ONE)
         await house.running_task("2")
         assert len(aside.asked) >= 2
+        assert rounds.fault == ""
         await house.stop()
 
     live(scenario, state_dir, QUICK)

@@ -19,7 +19,7 @@ from corral.model.offer import Bid, FreeDevice, NodeOffer, Offer, Snapshot
 from corral.model.resources import Amount, Demand, GangShape
 from corral.policy.bidding import default_bids
 from corral.policy.config import SchedulingConfig
-from corral.runtime.proposers import ProposerProcesses
+from corral.runtime.proposers import ProposerProcesses, last_line
 from tests.e2e.livepool import alive
 from tests.waiting import wait_until
 
@@ -129,11 +129,24 @@ def test_one_that_breaks_or_talks_nonsense_is_refused_in_one_line(
     asked = ground.asked(code)
 
     async def scenario(proposers: ProposerProcesses) -> None:
-        assert words in refused(await proposers.propose(asked, OFFER))
+        said = refused(await proposers.propose(asked, OFFER))
+        assert words in said
+        assert logged in said
         assert proposers.pid(JOB) is None
 
     ground.run(scenario)
     assert logged in ground.log()
+
+
+def test_why_it_broke_is_the_last_line_of_its_log_made_harmless(tmp_path: Path) -> None:
+    log = tmp_path / "proposer.log"
+    assert last_line(log) == ""
+    log.write_bytes(b"")
+    assert last_line(log) == ""
+    log.write_bytes(b"Traceback:\n  x\nValueError: a \x1b[2J b\xff\n\n")
+    assert last_line(log) == "ValueError: a \\x1b[2J b\ufffd"
+    log.write_bytes(b"x" * 20_000)
+    assert last_line(log) == "x" * 200 + "..."
 
 
 def test_a_directory_that_is_gone_is_told(ground: Ground) -> None:
@@ -194,14 +207,16 @@ def test_one_that_fails_is_left_alone_for_a_while_and_then_tried_again(ground: G
             """Ask until it is not resting any more."""
             while True:
                 answer = await proposers.propose(broken, OFFER)
-                if not (isinstance(answer, Refusal) and "it is tried again" in answer.message):
+                if not (isinstance(answer, Refusal) and "it is left alone" in answer.message):
                     return answer
                 await asyncio.sleep(0.01)
 
         assert "ended" in refused(await proposers.propose(broken, OFFER))
-        assert "failed 1 times in a row" in refused(await proposers.propose(broken, OFFER))
+        resting = refused(await proposers.propose(broken, OFFER))
+        assert resting.startswith("it ended without an answer")
+        assert "after 1 failures in a row" in resting
         assert "ended" in refused(await again())
-        assert "failed 2 times in a row" in refused(await proposers.propose(broken, OFFER))
+        assert "after 2 failures in a row" in refused(await proposers.propose(broken, OFFER))
         ground.asked("def propose(offer, job): return offer['bids']")
         assert await again() == BIDS
         assert await proposers.propose(broken, OFFER) == BIDS

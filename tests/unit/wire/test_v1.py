@@ -100,7 +100,7 @@ WHY = report.WhyReport(
     report.ShareArithmetic(TenantId("x"), 2.0, 0.5, 0.25, 0.3, 1, 2), ("quota",),
     offer.Reservation(KEY, TenantId("x"), (PLACED,), None, 4.0), True, ESTIMATE, "fewer GPUs", 9,
     report.PriceTerms(5.0, "tenure", 1.5, 8.0, 0.001, {"H100": 0.25}, 9.0), report.ForecastQuality(40, 0.5, 12.0),
-    SHAPE,
+    SHAPE, ("its own proposer is silent",),
 )  # fmt: skip
 RECEIPT = report.Receipt(
     JobId("12"), "train", TenantId("x"), job.JobState.FAILED, 1.0, 2.0, 3.0, 1.0, 1.0, 0.5, 0.1, 0.25, 1, 2, 3,

@@ -69,6 +69,7 @@ def _summary(report: WhyReport, now: float, zone: tzinfo | None) -> list[tuple[s
         pairs.append(("cheapest change", report.cheapest_change))
     elif report.shortfall:
         pairs.append(("cheapest change", "none: no smaller request would start now"))
+    pairs += [("note", text) for text in report.notes]
     return pairs
 
 

@@ -111,6 +111,7 @@ class WhyReport(Answer):
     terms: PriceTerms | None
     quality: ForecastQuality | None = Field(description="null before a forecast was compared with a start")
     largest: GangShape | None = Field(description="the most that an elastic job can run with; null for a rigid one")
+    notes: list[str] = Field(description="what else went wrong: its own proposer, a global round")
 
 
 class Receipt(Answer):
