@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from corral.model.ask import JobAsk
-from corral.model.errors import TraceInvalid
 from corral.model.experience import WorkSpec
 from corral.model.job import CheckpointSpec
 from corral.model.resources import MILLI, NodeSpec
 from corral.sim.cluster import largest_node, models_of
-from corral.sim.workload import ANY_MODEL, TraceJob, Workload
+from corral.sim.workload import ANY_MODEL, ARRIVAL_MAX_S, DURATION_MAX_S, TraceJob, Workload
 
 FRACTION = 1.0
 """At the level ``progress`` the work of every job is 1: its tasks report the fraction that is done."""
@@ -53,7 +52,6 @@ class Teller:
     def ask(self, job: TraceJob) -> JobAsk:
         """Return the submission of a job."""
         self._asked += 1
-        self._check(job)
         sizes = self._sizes(job)
         ranks, per_rank = self._shape(job, sizes)
         node_counts: tuple[int, ...] = ()
@@ -86,15 +84,26 @@ class Teller:
         """Return the amount of work in the units in which its tasks report."""
         return FRACTION if self._level is Information.PROGRESS else job.work
 
+    def check(self) -> None:
+        """Raise ``TraceInvalid`` for the first job that comes too late, has no speed here, or runs for ever."""
+        for job in self._workload.jobs:
+            self._check(job)
+
     def _check(self, job: TraceJob) -> None:
-        """Raise ``TraceInvalid`` for a job of which the trace says no speed on any device of the cluster."""
+        wrong = self._workload.wrong
+        if job.arrival_s > ARRIVAL_MAX_S:
+            raise wrong(job, "arrival", f"{job.arrival_s:g} s are more than {ARRIVAL_MAX_S:g}")
         models = [model for model in self._models if job.model in (None, model)]
-        if models and not any(job.knows(model, size) for model in models for size in job.devices):
-            raise TraceInvalid(
-                f"{self._workload.source}: job {job.name} has no speed on {', '.join(models)} for "
-                f"{', '.join(map(str, job.devices))} devices",
-                hint="the cluster needs devices that the trace knows",
-            )
+        if not models:
+            return
+        speeds = [job.speed(model, size) for model in models for size in job.devices if job.knows(model, size)]
+        if not speeds:
+            message = f"no speed on {', '.join(models)} for {', '.join(map(str, job.devices))} devices"
+            raise wrong(job, "work.throughput", message, "the cluster needs devices that the trace knows")
+        seconds = job.work / max(speeds)
+        if seconds > DURATION_MAX_S:
+            field = "work.total" if job.steps else "duration"
+            raise wrong(job, field, f"the job takes {seconds:g} s at its best, more than {DURATION_MAX_S:g}")
 
     def _sizes(self, job: TraceJob) -> tuple[int, ...]:
         """Return the sizes of a job that the cluster can have, the largest first; its smallest one in any case."""

@@ -81,6 +81,7 @@ class World:
         self._rules = rules
         self._solver = solver
         self._teller = Teller(workload, nodes, rules.information, rules.restart_cost_s)
+        self._teller.check()
         self._models: dict[DeviceId, str] = {d.uuid: d.model for node in nodes for d in node.devices}
         self._running: dict[GangKey, Run] = {}
         self._timeline: Timeline[Happening] = Timeline()
@@ -171,7 +172,7 @@ class World:
     def _submit(self, job: TraceJob) -> None:
         answer = self.core.handle(self.clock.now(), Submit((self._teller.ask(job),)))
         if isinstance(answer, Refusal):
-            raise CorralError.of(answer)
+            raise CorralError.of(self.workload.placed(job, answer))
         assert isinstance(answer, tuple)
         key = GangKey(JobId(answer[0]), 0)
         self.truth.runs[key] = Run(key, job)

@@ -46,5 +46,5 @@ def test_a_job_asks_for_whole_nodes(
 @pytest.mark.parametrize("speeds", [{"V100": 1.0}, {"H100:2": 1.0}])
 def test_a_job_without_a_speed_on_the_cluster_is_refused(speeds: dict[str, float]) -> None:
     job = TraceJob("a", 0.0, (1,), 10.0, speeds)
-    with pytest.raises(TraceInvalid, match="job a has no speed on H100 for 1 devices"):
-        teller(job).ask(job)
+    with pytest.raises(TraceInvalid, match=r"^trace: job a: work.throughput: no speed on H100 for 1 devices"):
+        teller(job).check()

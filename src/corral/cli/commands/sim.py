@@ -73,6 +73,7 @@ RestartCost = Annotated[
         "--restart-cost",
         metavar="SECONDS",
         min=0.0,
+        max=86_400.0,
         help="What a preempted job loses (default: the format's).",
         show_default=False,
     ),

@@ -22,14 +22,27 @@ from corral.model.ids import DEFAULT_TENANT, TenantId
 from corral.model.job import Gang, Job
 from corral.model.resources import MILLI
 from corral.sim.formats.rows import WHOLE_MAX, read_text
-from corral.sim.workload import ANY_MODEL, TraceJob, Workload
+from corral.sim.workload import ANY_MODEL, Rows, TraceJob, Workload
 
 VERSION = 1
 
 T = TypeVar("T")
 
 _BYTE = re.compile(r"byte (\d+)")
-_FIELD = re.compile(r"`\$\.?(\w+)")
+_FIELD = re.compile(r"`\$\.?(\w+)|unknown field `(.*)`")
+
+COLUMNS = {
+    "arrival": "arrival_s",
+    "duration": "duration_s",
+    "num_nodes": "devices",
+    "resources.accelerators": "devices",
+    "model": "model",
+    "priority": "priority",
+    "max_duration": "declared_s",
+    "work.family": "family",
+    "work.throughput": "speeds",
+    "work.total": "work",
+}
 
 
 class Head(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -68,7 +81,9 @@ def read_corral(path: Path) -> Workload:
     if not jobs:
         raise TraceInvalid("the trace has no job", where=str(path))
     jobs.sort(key=lambda job: job.arrival_s)
-    return Workload(str(path), tuple(jobs), origin_s=head.origin_s)
+    texts = dict(lines)
+    rows = Rows(COLUMNS, lambda line, name: f"{path}:{line}:{_column(texts[line], name)}")
+    return Workload(str(path), tuple(jobs), origin_s=head.origin_s, rows=rows)
 
 
 def _decoded(path: Path, number: int, text: str, kind: type[T]) -> T:
@@ -81,12 +96,13 @@ def _decoded(path: Path, number: int, text: str, kind: type[T]) -> T:
         if byte is not None:
             column = 1 + len(text.encode()[: int(byte.group(1))].decode(errors="ignore"))
         elif field is not None:
-            column = _column(text, field.group(1))
+            column = _column(text, field.group(1) or field.group(2))
         raise TraceInvalid(words, where=f"{path}:{number}:{column}") from None
 
 
 def _column(text: str, field: str) -> int:
-    return 1 + max(0, text.find(f'"{field}"'))
+    found = re.search(rf'"{re.escape(field)}"\s*:', text)
+    return 1 + (found.start() if found is not None else 0)
 
 
 def _job(path: Path, number: int, text: str) -> TraceJob:
@@ -110,6 +126,7 @@ def _job(path: Path, number: int, text: str) -> TraceJob:
         model=line.model,
         declared_s=line.declared_s,
         milli=max(1, round(share * MILLI)) if share is not None else None,
+        line=number,
     )
 
 

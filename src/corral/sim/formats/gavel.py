@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 
 from corral.model.errors import TraceInvalid
-from corral.sim.formats.rows import Row, read_text, tab_rows
-from corral.sim.workload import CANNOT, TraceJob, Workload
+from corral.sim.formats.rows import Row, finder, read_text, tab_rows
+from corral.sim.workload import CANNOT, Rows, TraceJob, Workload
 
 LAYOUT_10 = (
     "job type", "command", "directory", "steps argument", "needs data", "total steps", "devices", "weight", "SLO",
@@ -27,6 +27,16 @@ LAYOUT_12 = (
     "weight", "SLO", "duration", "arrival",
 )  # fmt: skip
 LAYOUT_7 = ("job type", "command", "steps argument", "needs data", "total steps", "arrival", "devices")
+LAYOUTS = (LAYOUT_12, LAYOUT_10, LAYOUT_7)
+COLUMNS = {
+    "arrival": "arrival",
+    "duration": "total steps",
+    "num_nodes": "devices",
+    "resources.accelerators": "devices",
+    "work.family": "job type",
+    "work.throughput": "job type",
+    "work.total": "total steps",
+}
 ROUND_S = 360.0
 TABLE = "simulation_throughputs.json"
 
@@ -40,9 +50,17 @@ def read_gavel(path: Path, throughputs: Path | None = None) -> Workload:
     """Return the jobs of a trace; the table of throughputs lies beside it unless it is named."""
     table_path = throughputs if throughputs is not None else path.with_name(TABLE)
     table = read_table(table_path)
-    jobs = [_job(row, table, table_path) for row in tab_rows(path, (LAYOUT_12, LAYOUT_10, LAYOUT_7))]
+    jobs = [_job(row, table, table_path) for row in tab_rows(path, LAYOUTS)]
     jobs.sort(key=lambda job: job.arrival_s)
-    return Workload(str(path), tuple(jobs), round_s=ROUND_S, restart_cost_s=0.0, whole_steps=True, table_known=True)
+    return Workload(
+        str(path),
+        tuple(jobs),
+        round_s=ROUND_S,
+        restart_cost_s=0.0,
+        whole_steps=True,
+        table_known=True,
+        rows=Rows(COLUMNS, finder(lambda: tab_rows(path, LAYOUTS))),
+    )
 
 
 def _job(row: Row, table: Table, table_path: Path) -> TraceJob:
@@ -62,6 +80,7 @@ def _job(row: Row, table: Table, table_path: Path) -> TraceJob:
         speeds=speeds,
         steps=True,
         family=kind,
+        line=row.line,
     )
 
 

@@ -11,8 +11,18 @@ from pathlib import Path
 from corral.model.errors import TraceInvalid
 from corral.model.resources import MILLI
 from corral.sim.formats.openb import POD_COLUMNS
-from corral.sim.formats.rows import csv_rows
-from corral.sim.workload import TraceJob, Workload
+from corral.sim.formats.rows import csv_rows, finder
+from corral.sim.workload import Rows, TraceJob, Workload
+
+COLUMNS = {
+    "arrival": "creation_time",
+    "duration": "deletion_time",
+    "num_nodes": "num_gpu",
+    "resources.accelerators": "num_gpu",
+    "model": "gpu_spec",
+    "resources.cpus": "cpu_milli",
+    "resources.memory": "memory_mib",
+}
 
 
 def read_openb(path: Path) -> Workload:
@@ -40,9 +50,12 @@ def read_openb(path: Path) -> Workload:
                 milli=milli if milli < MILLI else None,
                 cpus_milli=max(1, row.whole("cpu_milli")),
                 memory_mib=max(1, row.whole("memory_mib")),
+                line=row.line,
             )
         )
     if not jobs:
         raise TraceInvalid("the list names no pod with a GPU", where=str(path))
     jobs.sort(key=lambda job: job.arrival_s)
-    return Workload(str(path), tuple(jobs), left_out=left_out)
+    return Workload(
+        str(path), tuple(jobs), left_out=left_out, rows=Rows(COLUMNS, finder(lambda: csv_rows(path, POD_COLUMNS)))
+    )

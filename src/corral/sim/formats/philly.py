@@ -11,10 +11,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from corral.model.errors import TraceInvalid
-from corral.sim.formats.rows import csv_rows
-from corral.sim.workload import TraceJob, Workload
+from corral.sim.formats.rows import csv_rows, finder
+from corral.sim.workload import Rows, TraceJob, Workload
 
 COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
+FIELDS = {
+    "arrival": "timestamp",
+    "duration": "duration",
+    "num_nodes": "num_gpus",
+    "resources.accelerators": "num_gpus",
+}
 ROUND_S = 360.0
 RESTART_COST_S = 30.0
 
@@ -41,5 +47,15 @@ def read_philly(path: Path, devices: int, select: Mapping[str, str]) -> Workload
         raise TraceInvalid(f"no job of {wanted} ran and fits {devices} devices", where=str(path))
     kept.sort()
     origin = kept[0][0]
-    jobs = tuple(TraceJob(f"line-{line}", at - origin, (gpus,), duration) for at, line, duration, gpus in kept)
-    return Workload(str(path), jobs, round_s=ROUND_S, restart_cost_s=RESTART_COST_S, origin_s=origin, left_out=left_out)
+    jobs = tuple(
+        TraceJob(f"line-{line}", at - origin, (gpus,), duration, line=line) for at, line, duration, gpus in kept
+    )
+    return Workload(
+        str(path),
+        jobs,
+        round_s=ROUND_S,
+        restart_cost_s=RESTART_COST_S,
+        origin_s=origin,
+        left_out=left_out,
+        rows=Rows(FIELDS, finder(lambda: csv_rows(path, COLUMNS))),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from corral.model.errors import TraceInvalid, TraceUnreadable
@@ -51,7 +51,17 @@ class Row:
 
     def wrong(self, name: str, message: str) -> TraceInvalid:
         """Return the error that a field makes."""
-        return TraceInvalid(f"{name}: {message}", where=f"{self.path}:{self.line}:{self._columns[self._names[name]]}")
+        return TraceInvalid(f"{name}: {message}", where=self.where(name))
+
+    def where(self, name: str) -> str:
+        """Return ``path:line:column`` of a field, of the beginning of the line when it has none of this name."""
+        index = self._names.get(name)
+        return f"{self.path}:{self.line}:{1 if index is None else self._columns[index]}"
+
+
+def finder(read: Callable[[], Iterator[Row]]) -> Callable[[int, str], str]:
+    """Return what finds a field of a line in rows that are read again, as :class:`corral.sim.workload.Rows` wants."""
+    return lambda line, name: next(row.where(name) for row in read() if row.line == line)
 
 
 def read_text(path: Path) -> str:

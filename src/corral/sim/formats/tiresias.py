@@ -8,10 +8,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from corral.sim.formats.rows import csv_rows
-from corral.sim.workload import ANY_MODEL, TraceJob, Workload
+from corral.sim.formats.rows import csv_rows, finder
+from corral.sim.workload import ANY_MODEL, Rows, TraceJob, Workload
 
 COLUMNS = ("job_id", "num_gpu", "submit_time", "iterations", "model_name", "duration")
+
+FIELDS = {
+    "arrival": "submit_time",
+    "duration": "duration",
+    "num_nodes": "num_gpu",
+    "resources.accelerators": "num_gpu",
+    "work.family": "model_name",
+    "work.total": "duration",
+}
 
 
 def read_tiresias(path: Path) -> Workload:
@@ -29,7 +38,8 @@ def read_tiresias(path: Path) -> Workload:
                 speeds={ANY_MODEL: iterations / duration_s},
                 steps=True,
                 family=f"{row.text('model_name')}-{gpus}",
+                line=row.line,
             )
         )
     jobs.sort(key=lambda job: job.arrival_s)
-    return Workload(str(path), tuple(jobs))
+    return Workload(str(path), tuple(jobs), rows=Rows(FIELDS, finder(lambda: csv_rows(path, COLUMNS))))

@@ -153,7 +153,13 @@ def test_our_own_traces(write: Write) -> None:
         (read_corral, CORRAL.replace("0.25", "1e300"), "2:31", "devices: more than 1,000,000,000"),
         (read_corral, CORRAL.replace('"duration_s": 60, ', ""), "2:1", "one of duration_s and work"),
         (read_corral, CORRAL.replace(', "speeds": {"H100": 2, "*:8": 3}', ""), "3:53", "work: speeds are missing"),
-        (read_corral, CORRAL.replace('"tenant"', '"tennant"'), "2:", "unknown field `tennant`"),
+        (read_corral, CORRAL.replace('"tenant"', '"tennant"'), "2:66:", "unknown field `tennant`"),
+        (
+            read_corral,
+            CORRAL.replace('"b"', '"arrival_s"').replace("5,", '"5",'),
+            "2:23",
+            "Expected `float`, got `str`",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_by_file_line_and_column(
