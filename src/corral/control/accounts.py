@@ -62,6 +62,7 @@ def lost_rows(tenant: TenantId, gang: Gang, requeued: GangRequeued) -> Iterator[
 def finished_row(job: Job, idle_share: float | None) -> FinishedJob:
     """Return the row that a finished job leaves behind."""
     gangs = job.gangs.values()
+    size = job.size
     return FinishedJob(
         id=job.id,
         number=int(job.id),
@@ -82,8 +83,8 @@ def finished_row(job: Job, idle_share: float | None) -> FinishedJob:
         idempotency_key=job.idempotency_key,
         request_digest=job.request_digest,
         document=msgspec.json.encode(job),
-        ranks=job.spec.shape.ranks,
-        gpu_milli=job.spec.shape.demand.gpu_milli,
+        ranks=size.ranks,
+        gpu_milli=size.demand.gpu_milli,
         gpu_model=job.spec.shape.demand.gpu_model,
         is_array=job.spec.is_array,
         exit_code=job.exit_code,

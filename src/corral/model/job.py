@@ -310,6 +310,16 @@ class Job(msgspec.Struct):
                 total = total + Amount.of(placement)
         return total
 
+    @property
+    def size(self) -> GangShape:
+        """Return the size in which an elastic job runs or ran last, before that the one that it hopes for."""
+        if self.spec.shapes:
+            placed = [gang for gang in self.gangs.values() if gang.bid is not None]
+            last = max(placed, key=lambda gang: (gang.live, gang.ended_at or 0.0), default=None)
+            if last is not None and last.bid is not None:
+                return last.bid.shape
+        return self.spec.shape
+
 
 LOSSES = frozenset({Cause.NODE_LOST, Cause.DEVICE_FAILED, Cause.LEASE_EXPIRED, Cause.PREEMPTED})
 """Causes that lie outside a job: they outweigh the exit codes of the ranks that they broke."""

@@ -22,8 +22,8 @@ class JournalEntry(msgspec.Struct, frozen=True):
 class FinishedJob(msgspec.Struct, frozen=True):
     """A finished job as a row. ``document`` is the JSON of :class:`corral.model.job.Job` at its end.
 
-    ``gpu_milli`` is what each of its ``ranks`` asked for. GPU use is in milli-GPU seconds;
-    ``idle_share`` is 0..1 or ``None`` when the device never told.
+    ``gpu_milli`` is what each of its ``ranks`` asked for, of an elastic job in its last size. GPU use is in milli-GPU
+    seconds; ``idle_share`` is 0..1 or ``None`` when the device never told.
     """
 
     id: JobId

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from corral.control import reports
 from corral.control.accounts import finished_row, hours, listed_job, lost_rows, usage_rows, with_checkpoint
+from corral.control.inputs import Cancel
 from corral.model.ask import JobAsk
 from corral.model.events import GangEnded, GangRequeued
 from corral.model.ids import DeviceId, JobId, NodeId, TenantId
@@ -112,6 +113,20 @@ def test_a_finished_row_lists_as_the_job_that_it_was() -> None:
     same = ("id", "state", "submitted_at", "started_at", "ended_at", "message", "exit_code", "exit_cause", "user")
     assert [getattr(listed, name) for name in same] == [getattr(whole, name) for name in same]
     assert finished_row(whole, 0.25) == msgspec.structs.replace(row, idle_share=0.25)
+
+
+def test_an_elastic_job_that_has_ended_lists_with_its_last_size() -> None:
+    world = World(n1=4)
+    world.submit(JobAsk(argv=("x",), gpu_milli=3000))
+    world.submit(JobAsk(argv=("x",), gpu_milli=4000, gpu_counts=(1, 4)))
+    world.start("2")
+    world.end("2")
+    world.submit(JobAsk(argv=("x",), gpu_milli=4000, gpu_counts=(2, 4)))
+    world.tell(Cancel(JobId("3"), "me"))
+    ran, never_ran = world.finished
+    assert (ran.ranks, ran.gpu_milli) == (1, 1000)
+    assert (never_ran.ranks, never_ran.gpu_milli) == (1, 4000)
+    assert listed_job(ran).size == GangShape(1, Demand(1000))
 
 
 def test_merging_adds_rows_of_a_tenant_and_hour() -> None:

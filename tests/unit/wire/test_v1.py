@@ -191,6 +191,13 @@ def test_a_row_of_an_elastic_job_shows_the_size_that_it_got_and_how_far_it_is() 
     assert (row.num_nodes, row.gpu_milli, row.progress) == (2, 1_500, None)
     row = jobs.JobSummary.of(msgspec.structs.replace(waiting, gangs={0: gang}), 0.25)
     assert (row.num_nodes, row.gpu_milli, row.progress) == (1, 4_000, 0.25)
+    over = msgspec.structs.replace(gang, tasks=(job.Task(0, job.TaskState.SUCCEEDED, PLACED),), ended_at=5.0)
+    earlier = msgspec.structs.replace(over, index=1, bid=offer.Bid(SHAPE), ended_at=4.0)
+    row = jobs.JobSummary.of(msgspec.structs.replace(waiting, gangs={0: over, 1: earlier}))
+    assert (row.num_nodes, row.gpu_milli) == (1, 4_000)
+    later = msgspec.structs.replace(earlier, ended_at=6.0)
+    row = jobs.JobSummary.of(msgspec.structs.replace(waiting, gangs={0: over, 1: later}))
+    assert (row.num_nodes, row.gpu_milli) == (2, 1_500)
 
 
 def test_a_row_of_a_finished_job_without_its_gangs_has_its_code_and_cause() -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from pydantic import Field
 
 from corral.model import job as model
-from corral.model import offer, resources
+from corral.model import offer
 from corral.wire.v1.base import Answer
 from corral.wire.v1.resources import GangShape, Placement
 
@@ -187,7 +187,7 @@ class JobSummary(Answer):
     def of(cls, source: model.Job, progress: float | None = None) -> JobSummary:
         """Return the row of a job. Built unchecked: the values come from checked types, and lists are long."""
         spec, gangs = source.spec, source.gangs.values()
-        shape = _size(source)
+        shape = source.size
         demand = shape.demand
         return cls.model_construct(
             id=source.id,
@@ -216,15 +216,6 @@ class JobSummary(Answer):
             message=source.message,
             progress=progress,
         )
-
-
-def _size(job: model.Job) -> resources.GangShape:
-    """Return the size in which a job runs, or the one that it hopes for."""
-    if job.spec.shapes:
-        for gang in job.gangs.values():
-            if gang.bid is not None and gang.live:
-                return gang.bid.shape
-    return job.spec.shape
 
 
 class JobRows(Answer):
