@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from corral.cli.failures import did_you_mean
+from corral.cli.session import note
 from corral.model.errors import InvalidField
 from corral.sim.information import Information
+from corral.sim.policies.registry import policy_named
 from corral.sim.simulate import Options, Report, checked, row
 
 if TYPE_CHECKING:
@@ -70,12 +72,27 @@ def watched(titles: Sequence[str]) -> Iterator[Bars | None]:
         yield Bars(progress, titles)
 
 
-def side_by_side(asked: Sequence[Options], workers: int) -> list[Report]:
-    """Run simulations, some at a time, and return their reports in the order asked."""
+def runnable(asked: Sequence[Options]) -> tuple[list[Options], list[InvalidField]]:
+    """Return the simulations that can run at their level of information, and why each of the others cannot.
+
+    Raises ``InvalidField`` when none can.
+    """
+    lacking = [policy_named(options.policy).lacks(options.information) for options in asked]
+    left_out = [error for error in lacking if error is not None]
+    if len(left_out) == len(asked):
+        raise left_out[0]
+    return [options for options, error in zip(asked, lacking, strict=True) if error is None], left_out
+
+
+def side_by_side(everybody: Sequence[Options], workers: int) -> tuple[list[Report], list[str]]:
+    """Run simulations, some at a time; return their reports in the order asked, and who was left out and why."""
     from corral.sim.crew import simulate_all
 
+    asked, left_out = runnable(everybody)
     for options in asked:
         checked(options)
+    for error in left_out:
+        note(f"left out: {error.refusal.message} ({error.refusal.hint})")
     with watched([options.policy for options in asked]) as bars:
         watcher: Callable[[Any], None] | None = None
         if bars is not None:
@@ -85,7 +102,7 @@ def side_by_side(asked: Sequence[Options], workers: int) -> list[Report]:
                 moving.move(news.index, news.ended, news.total)
 
         found = dict(simulate_all(asked, workers, watcher))
-    return [found[index] for index in range(len(asked))]
+    return [found[index] for index in range(len(asked))], [error.refusal.message for error in left_out]
 
 
 def reported(report: Report, *, with_jobs: bool) -> dict[str, Any]:

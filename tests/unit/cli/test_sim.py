@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,27 @@ def test_a_comparison_prints_a_row_for_each_policy_and_draws(trace: str, tmp_pat
         "finish-time-ratio.png", "jct.png", "queue.png", "utilisation.png"
     ]  # fmt: skip
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in plots.iterdir())
+
+
+def test_a_comparison_leaves_out_who_cannot_run_with_what_is_known(trace: str, tmp_path: Path) -> None:
+    def compare(policies: str) -> tuple[str, dict[str, Any]]:
+        ended = corral("sim", "compare", trace, "-c", "1xX", "-p", policies, "--json", state_dir=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stderr, json.loads(ended.stdout)
+
+    said, found = compare("easy,fifo, finish-time-fairness")
+    assert said.splitlines() == [
+        "left out: easy needs durations (use declared or oracle)",
+        "left out: finish-time-fairness needs durations (use declared or oracle)",
+    ]
+    assert [row["policy"] for row in found["rows"]] == ["fifo"]
+    assert found["left_out"] == ["easy needs durations", "finish-time-fairness needs durations"]
+    said, found = compare("srtf-oracle,fifo")
+    assert (said, found["left_out"], len(found["rows"])) == ("", [], 2)
+    refused(
+        "sim", "compare", trace, "-c", "1xX", "-p", "easy,finish-time-fairness", state_dir=tmp_path,
+        code="INVALID_FIELD", exit_code=2, said="--information: easy needs durations (use declared or oracle)",
+    )  # fmt: skip
 
 
 def test_mistakes_are_one_line(trace: str, tmp_path: Path) -> None:

@@ -195,11 +195,10 @@ def compare(
 ) -> None:
     """Run a trace under several policies and print the figures side by side.
 
-    A policy that needs true durations (its name says oracle) gets them; the others get what --information says, and
-    each line says what it was.
+    A policy that needs true durations (its name says oracle) gets them; the others get what --information says (who
+    cannot run with that is named and left out), and each line says what it was.
     """
-    from corral.cli.simulating import level, reported, selected, side_by_side
-    from corral.sim.simulate import Options
+    from corral.cli.simulating import Options, level, reported, selected, side_by_side
 
     asked = [
         Options(
@@ -220,7 +219,7 @@ def compare(
         from corral.sim.plots import require
 
         require()
-    found = side_by_side(asked, workers)
+    found, left_out = side_by_side(asked, workers)
     if plots is not None:
         from corral.sim.plots import draw
 
@@ -232,4 +231,5 @@ def compare(
 
         return rendered(found)
 
-    session.answer({"rows": [reported(one, with_jobs=with_jobs) for one in found]}, text, as_json=as_json)
+    told = {"rows": [reported(one, with_jobs=with_jobs) for one in found], "left_out": left_out}
+    session.answer(told, text, as_json=as_json)

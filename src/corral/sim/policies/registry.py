@@ -48,13 +48,18 @@ class Policy(msgspec.Struct, frozen=True):
     oracle: bool = False
     durations: bool = False
 
+    def lacks(self, asked: Information) -> InvalidField | None:
+        """Return why it cannot run at a level of information, ``None`` when it can."""
+        if self.oracle or not self.durations or asked in (Information.DECLARED, Information.ORACLE):
+            return None
+        return InvalidField(f"{self.name} needs durations", field="--information", hint="use declared or oracle")
+
     def level(self, asked: Information) -> Information:
         """Return the level of information under which it runs. Raises ``InvalidField`` where it cannot."""
-        if self.oracle:
-            return Information.ORACLE
-        if self.durations and asked not in (Information.DECLARED, Information.ORACLE):
-            raise InvalidField(f"{self.name} needs durations", field="--information", hint="use declared or oracle")
-        return asked
+        lacking = self.lacks(asked)
+        if lacking is not None:
+            raise lacking
+        return Information.ORACLE if self.oracle else asked
 
 
 def _production(setting: Setting) -> Solver:
