@@ -198,7 +198,9 @@ def compare(
     A policy that needs true durations (its name says oracle) gets them; the others get what --information says (who
     cannot run with that is named and left out), and each line says what it was.
     """
-    from corral.cli.simulating import Options, level, reported, selected, side_by_side
+    from corral.cli.simulating import level, reported, selected, side_by_side
+    from corral.sim import plots as drawing
+    from corral.sim.simulate import Options
 
     asked = [
         Options(
@@ -216,14 +218,10 @@ def compare(
         for policy in policies.split(",")
     ]
     if plots is not None:
-        from corral.sim.plots import require
-
-        require()
+        drawing.require()
     found, left_out = side_by_side(asked, workers)
     if plots is not None:
-        from corral.sim.plots import draw
-
-        for path in draw(found, plots):
+        for path in drawing.draw(found, plots):
             note(f"wrote {path}")
 
     def text() -> RenderableType:
