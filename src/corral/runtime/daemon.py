@@ -21,7 +21,6 @@ import uvicorn
 from msgspec.structs import replace
 
 import corral
-from corral.agent.nodefiles import NodeFiles
 from corral.api.app import begin_stop, create_app
 from corral.api.protocol import BoundedHttp
 from corral.appmaster.core import AppMasterCore
@@ -30,7 +29,6 @@ from corral.control.core import ControlCore
 from corral.control.inputs import Administer
 from corral.control.pool import ControllerPool, Identity
 from corral.control.shell import ControlShell
-from corral.engines.local import LocalEngine
 from corral.model.errors import (
     CorralError,
     IllegalTransition,
@@ -45,6 +43,7 @@ from corral.model.ids import DEFAULT_TENANT, NodeId
 from corral.model.tenant import Role, Token
 from corral.ports.faults import FaultPoints
 from corral.runtime.clock import SteadyClock
+from corral.runtime.engines import make_engine
 from corral.runtime.faults import FileFaults, NoFaults
 from corral.runtime.options import DEFAULT_PORT
 from corral.runtime.paths import StatePaths
@@ -239,7 +238,7 @@ class Daemon:
         recovered = self.store.recover()
         config = control_config(self.settings)
         core = ControlCore(recovered, config, AppMasterCore, epoch)
-        engine = LocalEngine(self.paths.engine_socket, self.paths.root, NodeFiles())
+        engine = make_engine(self.asked, self.paths, epoch)
         last = recovered.entries[-1].seq if recovered.entries else recovered.snapshot_seq
         return ControlShell(
             core,

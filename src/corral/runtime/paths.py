@@ -105,6 +105,11 @@ class StatePaths:
         """Return the socket at which a node's agent hears its shims."""
         return self.run / f"notify-{node}.sock"
 
+    @property
+    def bridge_socket(self) -> Path:
+        """Return the socket at which a daemon with the Ray engine awaits its bridge: a relay has ``engine_socket``."""
+        return self.run / "bridge.sock"
+
     # ---- several machines ------------------------------------------------------------------------------------------
 
     @property

@@ -14,6 +14,9 @@ RECONNECT_S = 86_400
 NODE_LABEL = "corral/node"
 """The label by which a raylet tells whose node it is."""
 
+STATE_DIR_VARIABLE = "CORRAL_STATE_DIR"
+"""Where a relay finds what belongs to its machine: workers inherit the environment of their raylet."""
+
 SECRETS = ("CORRAL_JOIN_TOKEN", "CORRAL_TOKEN", "RAY_AUTH_TOKEN")
 STUBS = Path(__file__).with_name("raystub")
 
@@ -28,10 +31,13 @@ def ray_environment(paths: StatePaths, inherited: Mapping[str, str] | None = Non
     python_path = env.get("PYTHONPATH")
     env["PYTHONPATH"] = f"{STUBS}{os.pathsep}{python_path}" if python_path else str(STUBS)
     return env | {
+        STATE_DIR_VARIABLE: str(paths.root),
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(paths.ray_token),
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_S),
         "RAY_gcs_storage": "rocksdb",
         "RAY_gcs_storage_path": str(paths.gcs_store),
+        # Ray is not to kill a relay because tasks, which it does not know, need the memory.
+        "RAY_memory_monitor_refresh_ms": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
