@@ -129,6 +129,18 @@ class PathUnsafe(UsageError):
     code = "PATH_UNSAFE"
 
 
+class FilesTooLarge(UsageError):
+    """A working directory, mount or output holds more than may travel (``upload_max_mib``, ``return_max_mib``)."""
+
+    code = "FILES_TOO_LARGE"
+
+
+class FilesNeeded(UsageError):
+    """The nodes do not see the paths of a job: its files must be sent along. Clients do that by themselves."""
+
+    code = "FILES_NEEDED"
+
+
 class TraceUnreadable(UsageError):
     """A trace, or a file that it needs, does not exist or cannot be read."""
 
@@ -206,6 +218,18 @@ class Stale(Conflict):
 
     code = "STALE"
     retryable = True
+
+
+class FilesMissing(Conflict):
+    """A job names files that the pool does not hold, or no longer: send them again."""
+
+    code = "FILES_MISSING"
+
+
+class FilesDamaged(CorralError):
+    """Files that travelled are not what their hash says, are cut off, or describe no directory."""
+
+    code = "FILES_DAMAGED"
 
 
 class Unavailable(CorralError):

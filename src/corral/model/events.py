@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
+from corral.model.files import ReturnKind
 from corral.model.ids import DeviceId, JobId, NodeId, QueueName, TenantId
 from corral.model.job import JobSpec, JobState, StopReason, TaskExit, TaskState
 from corral.model.market import Preemption
@@ -95,6 +96,15 @@ class GangRequeued(GangEvent, frozen=True, kw_only=True, tag="gang-requeued"):
     reason: str
     avoid: tuple[NodeId, ...] = ()
     saved_at: float | None = None
+
+
+class FilesReturned(GangEvent, frozen=True, kw_only=True, tag="files-returned"):
+    """A running task's node gave files back: ``tree`` is their name, ``size_bytes`` their sum."""
+
+    rank: int
+    what: ReturnKind
+    tree: str
+    size_bytes: int = 0
 
 
 class GangEnded(GangEvent, frozen=True, kw_only=True, tag="gang-ended"):
@@ -211,6 +221,7 @@ Fact = (
     | TaskEnded
     | GangStopping
     | GangRequeued
+    | FilesReturned
     | GangEnded
     | JobEnded
     | NodeJoined

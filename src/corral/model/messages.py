@@ -11,6 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from corral.model.events import Decision, Fact
+from corral.model.files import JobFiles
 from corral.model.ids import JobId, NodeId, TaskKey
 from corral.model.job import CheckpointSpec, Job, TaskExit
 from corral.model.offer import Proposal
@@ -142,7 +143,11 @@ class Peer(msgspec.Struct, frozen=True):
 
 
 class LaunchTask(Command, frozen=True, kw_only=True, tag="launch"):
-    """Start one task. All that the agent needs is here; it adds devices' environment and its own directories."""
+    """Start one task. All that the agent needs is here; it adds devices' environment and its own directories.
+
+    ``restore`` names the trees of its checkpoint (the first wins where several have the same path), ``outputs`` are the
+    patterns of the files that come back at its end.
+    """
 
     task: TaskKey
     incarnation: int
@@ -164,6 +169,9 @@ class LaunchTask(Command, frozen=True, kw_only=True, tag="launch"):
     checkpoint: CheckpointSpec | None
     lease_s: float | None
     restarts: int = 0
+    files: JobFiles | None = None
+    outputs: tuple[str, ...] = ()
+    restore: tuple[str, ...] = ()
 
 
 class StopTask(Command, frozen=True, kw_only=True, tag="stop"):

@@ -16,6 +16,7 @@ from corral.model.events import (
     DeviceFailed,
     DeviceRecovered,
     Fact,
+    FilesReturned,
     GangEnded,
     GangEvent,
     GangPlaced,
@@ -39,6 +40,7 @@ from corral.model.events import (
     TokenIssued,
     TokenRevoked,
 )
+from corral.model.files import Returned, ReturnKind, with_returned
 from corral.model.ids import GangKey
 from corral.model.job import Gang, Job, JobState, StopReason, Task, TaskState, deciding_exit
 from corral.model.resources import Amount, Placement
@@ -207,6 +209,19 @@ def _job_ended(job: Job, fact: JobEnded) -> None:
         job.message = fact.reason
 
 
+def _returned(job: Job, fact: FilesReturned) -> None:
+    gang = _gang_of(job, fact)
+    task = _task_of(job, gang, fact.rank)
+    if not task.state.holds:
+        raise IllegalTransition(f"task {job.id}.{fact.gang}.{fact.rank} gives files back, but is {task.state}")
+    new = Returned(fact.rank, fact.incarnation, fact.tree, fact.at, fact.size_bytes)
+    ranks = len(gang.tasks)
+    if fact.what is ReturnKind.CHECKPOINT:
+        job.gangs[fact.gang] = replace(gang, saved=with_returned(gang.saved, new, ranks))
+    else:
+        job.gangs[fact.gang] = replace(gang, outputs=with_returned(gang.outputs, new, ranks))
+
+
 def _cancel_requested(job: Job, fact: JobCancelRequested) -> None:
     job.cancelled_by = job.cancelled_by or fact.by
 
@@ -217,6 +232,7 @@ _ON_JOB: dict[type[JobEvent], Callable[[Job, Any], None]] = {
     TaskEnded: _task_ended,
     GangStopping: _stopping,
     GangRequeued: _requeued,
+    FilesReturned: _returned,
     GangEnded: _gang_ended,
     JobEnded: _job_ended,
     JobCancelRequested: _cancel_requested,

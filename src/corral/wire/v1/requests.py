@@ -50,6 +50,14 @@ class Work(Question):
     )
 
 
+class Files(Question):
+    """The files that a job brings along, sent before with POST /v1/files/blobs."""
+
+    tree: str = Field(pattern="^[0-9a-f]{64}$", description="the name of the tree")
+    workdir: bool = Field(default=True, description="whether the working directory is in it")
+    targets: list[str] = Field(default=[], description="the mounts that are in it")
+
+
 After = str | int | dict[str, Literal["succeeded", "ended", "failed"]]
 
 
@@ -116,6 +124,12 @@ class JobRequest(Question):
         description="the job's own proposer, found in workdir",
         examples=["my_module:propose"],
     )
+    outputs: str | list[str] | None = Field(
+        default=None,
+        description="patterns of files below the working directory that come back at the end",
+        examples=[["results/*.json", "logs/**"]],
+    )
+    files: Files | None = Field(default=None, description="what was sent along; clients write this")
     user: str | None = Field(default=None, description="who submits, for information")
 
 
