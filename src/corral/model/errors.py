@@ -240,6 +240,19 @@ class Unavailable(CorralError):
     retryable = True
 
 
+class NotLeader(Unavailable):
+    """Another controller leads the pool; ``leader`` is where it answers, empty while none does."""
+
+    code = "NOT_LEADER"
+    leader: str = ""
+
+
+class StoreAway(Unavailable):
+    """The database does not answer. What was asked of it may have been done; nothing acknowledged is lost."""
+
+    code = "STORE_AWAY"
+
+
 class DaemonNotRunning(Unavailable):
     """Nothing answers at the pool's address."""
 
