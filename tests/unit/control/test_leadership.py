@@ -82,7 +82,7 @@ def test_a_standby_waits_for_the_lease_and_the_drift_from_when_it_first_saw_the_
     assert core.due == pytest.approx(15.25)
     assert core.ask(15.25) == Claim(database.row)
     assert turn(core, database, 15.25) is Change.ELECTED
-    assert (core.epoch, database.row.holder) == (2, "b")
+    assert database.row == LeaderRow(2, 2, "b", "", "https://b:7420")
 
 
 def test_a_row_that_goes_on_changing_is_never_claimed() -> None:
