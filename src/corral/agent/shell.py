@@ -11,7 +11,6 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import assert_never
 
 import msgspec
@@ -183,7 +182,6 @@ class Shell:
     def _identity(self, devices: tuple[DeviceSpec, ...]) -> Identity:
         self._preparer.vendors = {device.uuid: device.vendor for device in devices}
         config = self._config
-        pid_namespace = Path("/proc/self/ns/pid").stat().st_ino
         spec = NodeSpec(
             id=config.node,
             hostname=config.hostname or socket.gethostname(),
@@ -193,7 +191,7 @@ class Shell:
             devices=devices,
             rack=config.rack,
             simulated=config.simulated,
-            incarnation=f"{processes.boot_id()}:{pid_namespace}",
+            incarnation=f"{processes.boot_id()}:{processes.process_space()}",
         )
         return Identity(spec, os.getpid(), config.supervisor_start)
 
