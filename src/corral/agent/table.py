@@ -15,7 +15,10 @@ NEVER = -1
 
 
 class Entry(msgspec.Struct):
-    """One incarnation of a task. ``waiting`` is its command while an older incarnation still runs here."""
+    """One incarnation of a task. ``waiting`` is its command while an older incarnation still runs here.
+
+    ``condemned`` was told to end at once.
+    """
 
     task: TaskKey
     incarnation: int
@@ -28,6 +31,7 @@ class Entry(msgspec.Struct):
     grace_s: float = 10.0
     waiting: LaunchTask | None = None
     device_failed: bool = False
+    condemned: bool = False
 
     @property
     def ended(self) -> bool:

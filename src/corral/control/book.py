@@ -84,7 +84,7 @@ class Book:
         self.board = Board(self.state, config.scheduling)
         self.waiting = Waiting()
         self.masters = Masters(factory, epoch)
-        self.observed = Observed()
+        self.observed = Observed(may_be_deaf=config.leases)
         self.dirty = True
         self.leaving: dict[JobId, Job] = {}
         self._inventory: Inventory | None = None

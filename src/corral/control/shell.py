@@ -174,7 +174,7 @@ class ControlShell:
                 answers = [self._handle(now, letter) for letter in self._open]
                 if loop.time() >= next_tick:
                     next_tick = loop.time() + TICK_S
-                    self.core.tick(now)
+                    self.core.tick(now, self.clock.wall_offset_s())
                 self.core.settle(now)
                 await self._commit(answers, self.core.drain())
         except CorralError as error:

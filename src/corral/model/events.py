@@ -171,6 +171,20 @@ class DeviceRecovered(Event, frozen=True, kw_only=True, tag="device-recovered"):
     device: DeviceId
 
 
+class MaintenanceStarted(Event, frozen=True, kw_only=True, tag="maintenance-started"):
+    """Leases last at least until ``until``: the controller may be away so long, and nothing is frozen or replaced."""
+
+    until: float
+    by: str
+    reason: str = ""
+
+
+class MaintenanceEnded(Event, frozen=True, kw_only=True, tag="maintenance-ended"):
+    """Leases have their usual length again; who was not reached since keeps what was granted."""
+
+    by: str
+
+
 class TenantSet(Event, frozen=True, kw_only=True, tag="tenant-set"):
     """A tenant was added or changed."""
 
@@ -231,6 +245,8 @@ Fact = (
     | NodeRemoved
     | DeviceFailed
     | DeviceRecovered
+    | MaintenanceStarted
+    | MaintenanceEnded
     | TenantSet
     | TenantRemoved
     | QueueSet

@@ -45,6 +45,8 @@ class Usage(msgspec.Struct, frozen=True):
     ``progress`` is the amount of work that it reported last (steps, in the job's own units), ``progress_total`` the
     amount after which it is done, ``checkpointed_at`` the progress (not the time) that its last checkpoint holds. They
     count from the beginning of the job, not of the run: a task that goes on from step 500 reports 500.
+
+    ``halted`` says why the main process does not run although it lives: it is stopped, frozen, or waits in the kernel.
     """
 
     task: TaskKey
@@ -56,6 +58,7 @@ class Usage(msgspec.Struct, frozen=True):
     log_bytes: int | None = None
     progress_total: float | None = None
     checkpointed_at: float | None = None
+    halted: str | None = None
 
 
 # ---- agent to controller -------------------------------------------------------------------------------------------
@@ -68,7 +71,10 @@ class AgentMessage(msgspec.Struct, frozen=True, tag_field="type", kw_only=True):
 
 
 class Hello(AgentMessage, frozen=True, kw_only=True, tag="hello"):
-    """First message of every connection: the node, and every task whose end is not acknowledged."""
+    """First message of every connection: the node, and every task whose end is not acknowledged.
+
+    It is acknowledged as a heartbeat is: leases run from ``sent_boottime_s``, the agent's CLOCK_BOOTTIME at sending.
+    """
 
     protocol: int
     spec: NodeSpec
@@ -77,10 +83,15 @@ class Hello(AgentMessage, frozen=True, kw_only=True, tag="hello"):
     tasks: tuple[TaskReport, ...]
     devices: tuple[DeviceState, ...]
     shards: tuple[str, ...] = ()
+    sent_boottime_s: float | None = None
 
 
 class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="heartbeat"):
-    """Every second. ``sent_boottime_s`` is CLOCK_BOOTTIME at sending: leases run from it."""
+    """Every second. ``sent_boottime_s`` is CLOCK_BOOTTIME at sending: leases run from it.
+
+    ``contact_boottime_s`` is the sending of the newest hello or heartbeat whose acknowledgement has come: the leases of
+    the node's tasks run from there. ``None`` before the first one.
+    """
 
     sent_boottime_s: float
     wall_s: float
@@ -89,6 +100,7 @@ class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="heartbeat"):
     usage: tuple[Usage, ...] = ()
     load_1m: float | None = None
     memory_free_mib: int | None = None
+    contact_boottime_s: float | None = None
 
 
 class TaskReported(AgentMessage, frozen=True, kw_only=True, tag="task"):
@@ -195,9 +207,18 @@ class Acknowledge(Command, frozen=True, kw_only=True, tag="ack"):
 
 
 class AcknowledgeHeartbeat(Command, frozen=True, kw_only=True, tag="ack-heartbeat"):
-    """Echo of a heartbeat: leases of this node run from ``sent_boottime_s``."""
+    """Echo of a hello or a heartbeat: leases of this node run from ``sent_boottime_s``.
+
+    They last at least ``lease_s`` from there, also those of tasks with shorter ones: that is how a planned outage of
+    the controller is prepared. An acknowledgement with 0 takes an earlier grant back.
+    """
 
     sent_boottime_s: float
+    lease_s: float = 0.0
+
+
+class SayHello(Command, frozen=True, kw_only=True, tag="say-hello"):
+    """Say hello again on this connection: the controller gave up what ran here and acknowledges nothing before."""
 
 
 class HostMaster(Command, frozen=True, kw_only=True, tag="host"):
@@ -222,4 +243,6 @@ class TellMaster(Command, frozen=True, kw_only=True, tag="tell"):
     fact: Fact
 
 
-ControllerSays = LaunchTask | StopTask | Acknowledge | AcknowledgeHeartbeat | HostMaster | DismissMaster | TellMaster
+ControllerSays = (
+    LaunchTask | StopTask | Acknowledge | AcknowledgeHeartbeat | SayHello | HostMaster | DismissMaster | TellMaster
+)

@@ -26,6 +26,8 @@ from corral.model.events import (
     JobEnded,
     JobEvent,
     JobSubmitted,
+    MaintenanceEnded,
+    MaintenanceStarted,
     NodeCordoned,
     NodeJoined,
     NodeLost,
@@ -44,7 +46,7 @@ from corral.model.files import Returned, ReturnKind, with_returned
 from corral.model.ids import GangKey
 from corral.model.job import Gang, Job, JobState, StopReason, Task, TaskState, deciding_exit
 from corral.model.resources import Amount, Placement
-from corral.model.state import Held, Node, PoolState
+from corral.model.state import Held, Maintenance, Node, PoolState
 
 AVOID_MAX = 8
 T = TypeVar("T")
@@ -336,8 +338,23 @@ def _forget(held: dict[T, Amount], name: T) -> None:
         del held[name]
 
 
+def _fold_maintenance(state: PoolState, fact: MaintenanceStarted | MaintenanceEnded) -> None:
+    known = state.maintenance
+    if isinstance(fact, MaintenanceStarted):
+        granted_until, granted_s = fact.until, fact.until - fact.at
+        if known is not None and known.granted_until > fact.at:
+            granted_until, granted_s = max(granted_until, known.granted_until), max(granted_s, known.granted_s)
+        state.maintenance = Maintenance(
+            fact.at, fact.until, fact.by, fact.reason, granted_until=granted_until, granted_s=granted_s
+        )
+    elif known is not None and known.ended_at is None:
+        state.maintenance = replace(known, ended_at=fact.at)
+
+
 def _fold_admin_event(state: PoolState, fact: Fact) -> None:
     match fact:
+        case MaintenanceStarted() | MaintenanceEnded():
+            _fold_maintenance(state, fact)
         case TenantSet():
             state.tenants[fact.tenant.id] = fact.tenant
         case TenantRemoved():

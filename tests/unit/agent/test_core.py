@@ -268,31 +268,6 @@ def test_nothing_is_launched_on_a_failed_device() -> None:
     assert len(of_type(outputs, Record)) == 1
 
 
-def test_leases_run_from_the_last_acknowledged_heartbeat() -> None:
-    agent = Agent()
-    agent.boottime_s = 1000.0
-    agent.tell(Connected())
-    agent.boottime_s = 1003.0
-    # No heartbeat was acknowledged yet: the contact is as old as the hello.
-    [begun] = of_type(agent.command(launch(key(1), lease_s=90.0)), Launch)
-    assert begun.deadline_boottime_s == 1090.0
-    [free] = of_type(agent.command(launch(key(2))), Launch)
-    assert free.deadline_boottime_s is None
-    acked = agent.command(AcknowledgeHeartbeat(node=NODE, epoch=1, sent_boottime_s=1002.0))
-    assert acked == [ExtendLease(key(1), 1, 1092.0)]
-    # An older echo shortens nothing.
-    assert agent.command(AcknowledgeHeartbeat(node=NODE, epoch=1, sent_boottime_s=1001.0)) == []
-    agent.tell(TaskFinished(key(1), 1, exited()))
-    assert agent.command(AcknowledgeHeartbeat(node=NODE, epoch=1, sent_boottime_s=1004.0)) == []
-
-
-def test_a_leader_that_was_deposed_extends_no_lease() -> None:
-    agent = connected(epoch=5)
-    agent.command(launch(key(), epoch=5, lease_s=90.0))
-    outputs = agent.command(AcknowledgeHeartbeat(node=NODE, epoch=4, sent_boottime_s=60.0))
-    assert of_type(outputs, ExtendLease) == []
-
-
 def test_a_heartbeat_carries_what_was_seen() -> None:
     agent = connected()
     agent.tell(ShardsListed(("a", "b")))

@@ -125,7 +125,7 @@ class Watch:
             self._ending.kill_by(now)
         elif act is Act.FREEZE or (self._tree.frozen and act is Act.NOTHING):
             self._freeze(now)
-        elif act is Act.THAW:
+        elif act is Act.THAW and self._ending.kill_at is None:
             self._tree.thaw()
             self.resume(now)
             self._tell("thawed")
