@@ -45,6 +45,7 @@ from corral.ports.faults import FaultPoints
 from corral.runtime.clock import SteadyClock
 from corral.runtime.engines import make_engine
 from corral.runtime.faults import FileFaults, NoFaults
+from corral.runtime.fencing import with_power_fence
 from corral.runtime.options import DEFAULT_PORT
 from corral.runtime.paths import StatePaths
 from corral.runtime.planning import PlannerProcess
@@ -236,9 +237,9 @@ class Daemon:
     def _shell(self) -> ControlShell:
         epoch = self.store.acquire_leadership()
         recovered = self.store.recover()
-        config = control_config(self.settings)
+        config = control_config(self.settings, leases=self.asked.engine != "local")
         core = ControlCore(recovered, config, AppMasterCore, epoch)
-        engine = make_engine(self.asked, self.paths, epoch)
+        engine = with_power_fence(make_engine(self.asked, self.paths, epoch), self.settings)
         last = recovered.entries[-1].seq if recovered.entries else recovered.snapshot_seq
         return ControlShell(
             core,
