@@ -26,7 +26,7 @@ import msgspec
 from corral.control.core import Answer, ControlCore, Input
 from corral.control.feed import Feed
 from corral.control.inputs import AskProposer, Fenced, Outcome, Proposed, Solved
-from corral.model.errors import CorralError, Refusal, SolverFault, StoreAway, Unavailable
+from corral.model.errors import CorralError, NotLeader, Refusal, SolverFault, StoreAway, StoreConflict, Unavailable
 from corral.model.ids import JobId, NodeId, TenantId
 from corral.model.market import Market
 from corral.model.messages import AcknowledgeHeartbeat, Heartbeat, TaskPhase, TaskReported
@@ -125,7 +125,7 @@ class ControlShell:
     async def ask(self, item: Input) -> Answer:
         """Hand an input over and return the core's answer once everything it led to is durable."""
         if self.failure is not None:
-            raise self.failure
+            raise self._refusal()
         if not self.accepting:
             raise Unavailable("the pool is stopping", hint="try again when it is up")
         if self.away_s > AWAY_ANSWER_S:
@@ -203,12 +203,18 @@ class ControlShell:
     def _give_up(self) -> None:
         """Answer everybody who still waits, whatever ended the loop; take nobody in any more."""
         self.accepting = False
-        problem = self.failure or Unavailable("the controller stopped")
+        problem = self._refusal()
         for letter in (*self._open, *self._inbox):
             if letter.reply is not None and not letter.reply.done():
                 letter.reply.set_exception(problem)
         self._open = []
         self._inbox.clear()
+
+    def _refusal(self) -> CorralError:
+        """Return what callers are told from now on. That the lead was lost is nothing that they could do about."""
+        if isinstance(self.failure, StoreConflict):
+            return NotLeader("another controller leads the pool now", hint="it may be carried out; look, or repeat")
+        return self.failure or Unavailable("the controller stopped")
 
     async def _commit(self, answers: list[Answer], outcome: Outcome) -> None:
         if outcome.facts:

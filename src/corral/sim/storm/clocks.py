@@ -12,7 +12,8 @@ class HostClock:
     """CLOCK_BOOTTIME and the wall clock of one host.
 
     ``rate`` is how many seconds pass here in one true second; ``boot_s`` and ``ahead_s`` say where the two clocks stand
-    when the course begins. The wall clock may be set; the boot clock goes on while processes are stopped.
+    when the course begins. The wall clock may be set, and runs right otherwise (somebody disciplines it); the boot clock
+    goes on while processes are stopped.
     """
 
     def __init__(self, course: Course, *, rate: float, boot_s: float, ahead_s: float) -> None:
@@ -27,7 +28,7 @@ class HostClock:
 
     def wall(self) -> float:
         """Return the wall clock in seconds since the epoch."""
-        return EPOCH_S + self.ahead_s + self._course.now * self.rate
+        return EPOCH_S + self.ahead_s + self._course.now
 
     def true_s(self, duration_s: float) -> float:
         """Return how much true time passes while this clock counts a duration."""

@@ -12,6 +12,10 @@ from collections.abc import Callable
 from corral.sim.storm.course import Act, Course
 
 
+LATE_S = 5.0
+"""The longest that a message is under way."""
+
+
 class Network:
     """Hosts by name. A cut has a direction."""
 
@@ -48,7 +52,7 @@ class Network:
         chance = self._course.chance
         late = chance.random()
         worst_s = 0.002 if late < 0.9 else 0.1 if late < 0.99 else 1.0
-        return chance.uniform(0.0002, worst_s) * self.slowness
+        return min(LATE_S, chance.uniform(0.0002, worst_s) * self.slowness)
 
     def when_mended(self, act: Act) -> None:
         """Call back once when any cut is mended."""

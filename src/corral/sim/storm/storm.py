@@ -16,6 +16,7 @@ from corral.control.ledger import LedgerImage
 from corral.model.ids import DeviceId, NodeId
 from corral.model.resources import DeviceSpec, NodeSpec
 from corral.policy.config import SchedulingConfig
+from corral.policy.fencing import RATE_DIFFERENCE_MAX
 from corral.ports.store import Recovered
 from corral.sim.storm.checkers import JournalChecker, MachineChecker
 from corral.sim.storm.clocks import HostClock
@@ -33,8 +34,8 @@ STORM_S = 100.0
 BREATH_S = 5.0
 HEAL_S = 600.0
 CALM_S = 45.0
-DRIFT_MAX = 0.01
-"""By how much a clock may run too fast or too slow: the bound that leases are laid out for."""
+DRIFT_MAX = RATE_DIFFERENCE_MAX / 2
+"""By how much a boot clock runs too fast or too slow: two of them differ by all that leases are laid out for."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -85,6 +86,7 @@ class Storm:
         self.seed = seed
         self.course = Course(seed, listen)
         chance = self.course.chance
+        self.clocks: list[HostClock] = []
         self.network = Network(self.course)
         self.machine_checker = MachineChecker(self.course)
         self.journal = JournalChecker(self.machine_checker.runs)
@@ -112,7 +114,9 @@ class Storm:
         chance = self.course.chance
         drift = chance.choice((-1.0, 0.0, 1.0)) * DRIFT_MAX
         ahead_s = chance.choice((0.0, 0.0, 0.5, -0.5, 5.0, -7_000.0))
-        return HostClock(self.course, rate=1.0 + drift, boot_s=chance.uniform(10.0, 1e6), ahead_s=ahead_s)
+        clock = HostClock(self.course, rate=1.0 + drift, boot_s=chance.uniform(10.0, 1e6), ahead_s=ahead_s)
+        self.clocks.append(clock)
+        return clock
 
     def _appended(self, epoch: int, batch: object) -> None:
         self.journal.appended(epoch, batch)  # type: ignore[arg-type]  # a Batch, passed through
@@ -158,6 +162,8 @@ class Storm:
         self._until(STORM_S, errors)
         self.course.note("storm", "is over: all is repaired")
         self.faults.heal()
+        for clock in self.clocks:
+            clock.ahead_s = 0.0
         self.people.uncordon_all()
         self._until(STORM_S + HEAL_S, errors, self._all_ended)
         assert self._all_ended(), f"never ended: {self._left()}"
