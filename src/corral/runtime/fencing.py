@@ -95,13 +95,13 @@ class PowerFencedEngine:
         """Return what the engine says."""
         return self._engine.connected()
 
-    async def readlog(self, node: NodeId, task: TaskKey, incarnation: int, offset: int, limit: int) -> LogChunk:
+    async def read_log(self, node: NodeId, task: TaskKey, incarnation: int, offset: int, limit: int) -> LogChunk:
         """Read by the engine."""
-        return await self._engine.readlog(node, task, incarnation, offset, limit)
+        return await self._engine.read_log(node, task, incarnation, offset, limit)
 
-    def followlog(self, node: NodeId, task: TaskKey, incarnation: int, offset: int) -> AsyncIterator[LogChunk]:
+    def follow_log(self, node: NodeId, task: TaskKey, incarnation: int, offset: int) -> AsyncIterator[LogChunk]:
         """Follow by the engine."""
-        return self._engine.followlog(node, task, incarnation, offset)
+        return self._engine.follow_log(node, task, incarnation, offset)
 
     async def fence(self, node: NodeId) -> bool:
         """Have a node proven dead: by the engine if it reaches the machine, else by the command."""
