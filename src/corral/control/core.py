@@ -19,6 +19,7 @@ from corral.control.intake import Intake
 from corral.control.leases import Leases
 from corral.control.liveness import Liveness
 from corral.control.proposals import Proposals
+from corral.control.returns import take_back
 from corral.control.rounds import Rounds
 from corral.control.scene import scene_of
 from corral.control.silence import Silence
@@ -29,10 +30,11 @@ from corral.model.messages import Heartbeat, Hello, MasterDecided, MasterPropose
 from corral.model.state import PoolState
 from corral.model.tenant import Queue, Tenant
 from corral.ports.engine import AgentGone, EngineSays
+from corral.ports.files import Return
 from corral.ports.master import AppMasterFactory
 from corral.ports.store import Recovered
 
-Input = Submit | Cancel | Administer | Quiesce | Fenced | Solved | Proposed | EngineSays
+Input = Submit | Cancel | Administer | Quiesce | Fenced | Solved | Proposed | Return | EngineSays
 Answer = tuple[JobId, ...] | JobId | Refusal | None
 
 
@@ -91,6 +93,8 @@ class ControlCore:
                 return self.intake.administer(now, item)
             case Quiesce():
                 self._quiesce(now, item)
+            case Return():
+                return take_back(self.book, now, item)
             case _:
                 self._answered(now, item)
         return None

@@ -14,7 +14,8 @@ from corral.control import explaining, reports
 from corral.control.access import Access, digest_of, require_admin, scope, seen_by
 from corral.control.accounts import HOUR_S, listed_job
 from corral.control.explaining import veiled_plan
-from corral.control.follow import LogStart, follow_changes, follow_log
+from corral.control.files import ControllerFiles
+from corral.control.follow import LogSource, LogStart, follow_changes, follow_log
 from corral.control.inputs import Administer, Cancel, EndedJob, Quiesce, Submit
 from corral.control.shell import ControlShell
 from corral.control.submission import names_within
@@ -58,12 +59,21 @@ class Identity(msgspec.Struct, frozen=True):
 class ControllerPool:
     """Every public method checks the principal first."""
 
-    def __init__(self, shell: ControlShell, store: Store, identity: Identity, planner: Planner) -> None:
+    def __init__(
+        self,
+        shell: ControlShell,
+        store: Store,
+        identity: Identity,
+        planner: Planner,
+        files: ControllerFiles | None = None,
+    ) -> None:
+        """Without ``files`` tasks run where the files are: none travel."""
         self._shell = shell
         self._planner = planner
         self._store = store
         self._access = Access(shell, store)
         self._identity = identity
+        self._files = files
 
     def authenticate(self, secret: str) -> Principal:
         """Return who a bearer token belongs to."""
@@ -76,6 +86,8 @@ class ControllerPool:
         asks = tuple(self._owned(who, ask) for ask in submission.asks)
         if len({ask.tenant for ask in asks}) > 1:
             raise Forbidden("the jobs of one submission belong to one tenant")
+        if self._files is not None:
+            await self._files.admit(asks)
         digest = _digest(asks) if submission.idempotency_key else None
         ended = await self._ended_references(asks)
         while True:
@@ -199,7 +211,8 @@ class ControllerPool:
     ) -> AsyncIterator[LogChunk]:
         """Yield the log of one task."""
         start = LogStart(rank or 0, offset, incarnation)
-        return follow_log(self._shell, self._store, self._access, who, ref, start, follow=follow)
+        source = LogSource(self._shell, self._files)
+        return follow_log(source, self._store, self._access, who, ref, start, follow=follow)
 
     # ---- the pool --------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ from enum import StrEnum
 
 import msgspec
 
+from corral.model.ids import TaskKey
+
 
 class JobFiles(msgspec.Struct, frozen=True):
     """The files that a job brings along.
@@ -39,6 +41,16 @@ class Returned(msgspec.Struct, frozen=True):
     tree: str
     at: float
     size_bytes: int = 0
+
+
+class LogPiece(msgspec.Struct, frozen=True):
+    """A piece of the log of one start of a task: ``data`` begins at byte ``offset``; ``complete``: no more comes."""
+
+    task: TaskKey
+    incarnation: int
+    offset: int
+    data: bytes
+    complete: bool = False
 
 
 def with_returned(before: tuple[Returned, ...], new: Returned, ranks: int) -> tuple[Returned, ...]:

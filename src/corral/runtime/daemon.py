@@ -26,6 +26,7 @@ from corral.api.protocol import BoundedHttp
 from corral.appmaster.core import AppMasterCore
 from corral.control.access import digest_of
 from corral.control.core import ControlCore
+from corral.control.files import ControllerFiles
 from corral.control.inputs import Administer
 from corral.control.pool import ControllerPool, Identity
 from corral.control.shell import ControlShell
@@ -46,6 +47,7 @@ from corral.runtime.clock import SteadyClock
 from corral.runtime.engines import make_engine
 from corral.runtime.faults import FileFaults, NoFaults
 from corral.runtime.fencing import with_power_fence
+from corral.runtime.filestore import make_files
 from corral.runtime.options import DEFAULT_PORT
 from corral.runtime.paths import StatePaths
 from corral.runtime.planning import PlannerProcess
@@ -193,13 +195,14 @@ class Daemon:
         host, port = listener.getsockname()[:2]
         url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         identity = Identity(corral.__version__, os.getpid(), url, shell.clock.now())
-        pool = ControllerPool(shell, self.store, identity, PlannerProcess(shell.core.book.config))
-        server = self._server(pool)
+        files = make_files(self.asked, self.settings, self.paths, self.store, shell)
+        pool = ControllerPool(shell, self.store, identity, PlannerProcess(shell.core.book.config), files)
+        server = self._server(pool, files)
         await shell.engine.start(shell.hear)
         control = asyncio.create_task(shell.run(), name="control")
         serving = asyncio.create_task(server.serve([listener]), name="api")
         stopping = asyncio.create_task(self.stop.wait(), name="stop")
-        pruning = asyncio.create_task(self._prune(shell), name="prune")
+        pruning = asyncio.create_task(self._prune(shell, files), name="prune")
         announcing: asyncio.Task[None] | None = None
         try:
             await server.ready(serving)
@@ -212,6 +215,8 @@ class Daemon:
                 if task is not None:
                     task.cancel()
             await self._wind_down(shell, server, control, serving)
+            if files is not None:
+                files.close()
         for task in (control, serving):
             fault = fault_of(task)
             if fault is not None:
@@ -269,8 +274,8 @@ class Daemon:
             if name not in expected and not held.gangs:
                 shell.tell(Administer(NodeRemoved(at=now, node=NodeId(name), by="local")))
 
-    def _server(self, pool: ControllerPool) -> _Server:
-        self.app = create_app(pool, version=corral.__version__, on_stop=self._end_pool)
+    def _server(self, pool: ControllerPool, files: ControllerFiles | None) -> _Server:
+        self.app = create_app(pool, version=corral.__version__, on_stop=self._end_pool, files_=files)
         config = uvicorn.Config(
             self.app,
             loop="none",
@@ -299,12 +304,14 @@ class Daemon:
                 return
         self.stop.set()
 
-    async def _prune(self, shell: ControlShell) -> None:
+    async def _prune(self, shell: ControlShell, files: ControllerFiles | None) -> None:
         while True:
             try:
                 await shell.prune(self.settings.history_retention_s)
+                if files is not None:
+                    await files.keep_house(shell.clock.now())
             except CorralError as error:
-                log.warning("old journal entries stay for now: %s", error)
+                log.warning("what is old stays for now: %s", error)
             await asyncio.sleep(PRUNE_S)
 
     async def _stay_announced(self, identity: Identity, port: int) -> None:

@@ -110,6 +110,16 @@ class StatePaths:
         """Return the socket at which a daemon with the Ray engine awaits its bridge: a relay has ``engine_socket``."""
         return self.run / "bridge.sock"
 
+    @property
+    def blobs(self) -> Path:
+        """Return the folder of the files that were sent along or came back, by the hash of their content."""
+        return self.root / "blobs"
+
+    @property
+    def returned_logs(self) -> Path:
+        """Return the folder of the logs that came back from nodes."""
+        return self.root / "returned-logs"
+
     # ---- several machines ------------------------------------------------------------------------------------------
 
     @property

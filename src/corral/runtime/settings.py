@@ -81,6 +81,26 @@ class Settings(BaseSettings):
     log_files: int = Field(4, ge=1, le=100, description="Log files kept per task.")
     tasks_kept: int = Field(2_000, ge=0, le=1_000_000, description="Directories (logs) of ended tasks kept per node.")
     tasks_kept_s: float = Field(7 * 86400.0, ge=0.0, description="How long those directories are kept at most.")
+    upload_max_mib: int = Field(
+        1_024, ge=1, le=1_048_576, description="What a job may send along: its working directory and mounts together."
+    )
+    return_max_mib: int = Field(
+        4_096, ge=1, le=1_048_576, description="What a task may give back as outputs, and as a checkpoint."
+    )
+    cache_max_mib: int = Field(
+        20_480, ge=1, le=104_857_600, description="What a node keeps of files that were sent, for the next job."
+    )
+    files_kept_s: float = Field(
+        7 * 86400.0,
+        ge=3600.0,
+        description="How long sent files, outputs and logs are kept that no unfinished job needs.",
+    )
+    log_returned_mib: int = Field(
+        16, ge=1, le=65_536, description="What is kept at the controller of each log that came back from a node."
+    )
+    shared_paths: tuple[str, ...] = Field(
+        (), description="Absolute paths that all machines see alike: what lies there is used in place, and never sent."
+    )
 
     @field_validator("fence_command")
     @classmethod
