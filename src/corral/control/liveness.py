@@ -376,7 +376,7 @@ class Liveness:
 
     def _rehost_on(self, node: NodeId) -> None:
         """Host the AppMasters there whose job's first live rank runs on the node and whose master is here now."""
-        for name in {job.id for job, _, _ in tasks_on(self._book.state, node)}:
+        for name in dict.fromkeys(job.id for job, _, _ in tasks_on(self._book.state, node)):
             host = self._book.masters.host(name)
             job = self._book.state.jobs[name]
             first = next((g for g in job.gangs.values() if g.live), None)

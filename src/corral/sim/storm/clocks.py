@@ -11,9 +11,9 @@ EPOCH_S = 1_800_000_000.0
 class HostClock:
     """CLOCK_BOOTTIME and the wall clock of one host.
 
-    ``rate`` is how many seconds pass here in one true second; ``boot_s`` and ``ahead_s`` say where the two clocks stand
-    when the course begins. The wall clock may be set, and runs right otherwise (somebody disciplines it); the boot clock
-    goes on while processes are stopped.
+    ``rate`` is how many seconds of the boot clock pass in one true second; it goes on while processes are stopped. The
+    wall clock is ``ahead_s`` ahead, may be set, and runs right otherwise: somebody disciplines it. ``boot_s`` is where
+    the boot clock stands when the course begins.
     """
 
     def __init__(self, course: Course, *, rate: float, boot_s: float, ahead_s: float) -> None:

@@ -60,7 +60,11 @@ class Course:
         if self._listen is not None:
             self._listen(line)
 
+    def absorb(self, data: bytes) -> None:
+        """Let something count for the digest that is not worth a line."""
+        self._digest.update(data)
+
     @property
     def digest(self) -> str:
-        """Return the digest of the log so far: equal for two runs that took the same course."""
+        """Return the digest of all that was noted or absorbed so far: equal for two runs that took the same course."""
         return self._digest.hexdigest()[:16]

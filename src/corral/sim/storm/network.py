@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from corral.sim.storm.course import Act, Course
 
-
 LATE_S = 5.0
 """The longest that a message is under way."""
 
@@ -104,5 +103,7 @@ class Line:
             self._network.when_mended(self._deliver)
             return
         if self._under_way[0][0] <= self._course.now:
-            self._arrive(self._under_way.popleft()[1])
+            message = self._under_way.popleft()[1]
+            self._course.absorb(message)
+            self._arrive(message)
         self._wait()

@@ -120,7 +120,7 @@ class People:
         def answered(answer: Answer) -> None:
             if isinstance(answer, Refusal):
                 self._course.note("people", f"are refused: {answer.line()}")
-                if answer.code not in {"TENANT_UNKNOWN", "NOT_FOUND", "UNSCHEDULABLE", "QUOTA_EXCEEDED"}:
+                if answer.code not in {"NOT_FOUND", "UNAVAILABLE"}:
                     self.faults.append(f"a job was refused: {answer.line()}")
             elif isinstance(answer, tuple):
                 self._course.note("people", f"have job {answer[0]} {ask.fencing} of {ask.num_nodes}x{ask.gpu_milli}")

@@ -17,7 +17,7 @@ from corral.model.ids import DeviceId, NodeId
 from corral.model.resources import DeviceSpec, NodeSpec
 from corral.policy.config import SchedulingConfig
 from corral.policy.fencing import RATE_DIFFERENCE_MAX
-from corral.ports.store import Recovered
+from corral.ports.store import Batch, Recovered
 from corral.sim.storm.checkers import JournalChecker, MachineChecker
 from corral.sim.storm.clocks import HostClock
 from corral.sim.storm.controller import Head
@@ -118,8 +118,9 @@ class Storm:
         self.clocks.append(clock)
         return clock
 
-    def _appended(self, epoch: int, batch: object) -> None:
-        self.journal.appended(epoch, batch)  # type: ignore[arg-type]  # a Batch, passed through
+    def _appended(self, epoch: int, batch: Batch) -> None:
+        self.course.absorb(msgspec.msgpack.encode(batch))
+        self.journal.appended(epoch, batch)
 
     # ---- the course ------------------------------------------------------------------------------------------------
 
