@@ -41,8 +41,7 @@ class Silence:
         if book.state.maintenance is not None and book.state.maintenance.active(now):
             self._excused_on = on
         for name, contact in contacts.items():
-            if not book.state.nodes[name].lost:
-                self._suspect(now, on, name, contact)
+            self._suspect(now, on, name, contact)
         patience = book.config.node_lost_s
         if book.config.leases:
             kept = [contact for name, contact in contacts.items() if not book.state.nodes[name].lost]
