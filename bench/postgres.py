@@ -85,6 +85,11 @@ class Cluster:
                 start_new_session=True,
                 **self._demoted,
             )
+        self.await_ready()
+
+    def await_ready(self) -> None:
+        """Return when it answers. Raises ``RuntimeError`` when it ends, or takes too long."""
+        assert self._process is not None
         deadline = time.monotonic() + READY_S
         while subprocess.run(
             [self._bin / "pg_isready", "-q", "-h", self._host, "-p", str(self.port)], check=False
