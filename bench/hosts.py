@@ -250,7 +250,7 @@ class Hosts(Mapping[str, Host]):
 
     def __enter__(self) -> Self:
         require()
-        self.directory = Path(tempfile.mkdtemp(prefix="hosts-", dir="/tmp"))
+        self.directory = Path(tempfile.mkdtemp(prefix="h-", dir="/tmp"))
         self.directory.chmod(0o755)
         self._keeper = subprocess.Popen(
             [sys.executable, "-m", "bench.hosts_keeper", str(self.directory)],
