@@ -12,9 +12,10 @@ from pydantic.json_schema import models_json_schema
 from corral.api.asked import failing
 from corral.api.guard import Guard
 from corral.api.problems import KnownRoutes, install
-from corral.api.routes import files, jobs, pool, streams, tenants
+from corral.api.routes import files, jobs, join, pool, streams, tenants
 from corral.api.streams import Stopping
 from corral.ports.files import Files
+from corral.ports.membership import Membership
 from corral.ports.pool import Pool
 from corral.wire.v1.jobs import JournalEntry
 from corral.wire.v1.problem import Problem
@@ -33,11 +34,16 @@ are only ever added: ignore those that you do not know.
 
 
 def create_app(
-    pool_: Pool, *, version: str, on_stop: Callable[[], None] | None = None, files_: Files | None = None
+    pool_: Pool,
+    *,
+    version: str,
+    on_stop: Callable[[], None] | None = None,
+    files_: Files | None = None,
+    membership: Membership | None = None,
 ) -> FastAPI:
     """Return the application. ``on_stop`` is called after ``POST /v1/stop`` was answered (``None``: it is refused).
 
-    Without ``files_`` the pool keeps no files.
+    Without ``files_`` the pool keeps no files; without ``membership`` no machine can join it.
 
     Whoever serves it calls :func:`begin_stop` in the event loop before the server waits for open connections.
     """
@@ -54,10 +60,11 @@ def create_app(
     app.state.pool = pool_
     app.state.files = files_
     app.state.on_stop = on_stop
+    app.state.membership = membership
     app.state.stopping = Stopping()
     app.add_middleware(Guard)
     install(app)
-    routers = (jobs.router, streams.router, pool.router, tenants.router, files.router)
+    routers = (jobs.router, streams.router, pool.router, tenants.router, files.router, join.router)
     for router in routers:
         app.include_router(router, prefix=PREFIX, responses=failing(401, 422, 500, 503))
     app.include_router(pool.open_router, prefix=PREFIX)

@@ -30,6 +30,9 @@ class Leaf(NamedTuple):
 
 LEAVES: dict[str, Leaf] = {
     "up": Leaf("pool", "up", POOL),
+    "head": Leaf("join", "head", POOL),
+    "join": Leaf("join", "join", POOL),
+    "leave": Leaf("join", "leave", POOL),
     "down": Leaf("pool", "down", POOL),
     "status": Leaf("pool", "status", POOL),
     "doctor": Leaf("pool", "doctor", POOL),

@@ -14,7 +14,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import uvicorn
@@ -43,11 +43,13 @@ from corral.model.events import NodeRemoved, TokenIssued
 from corral.model.ids import DEFAULT_TENANT, NodeId
 from corral.model.tenant import Role, Token
 from corral.ports.faults import FaultPoints
+from corral.ports.membership import Membership
 from corral.runtime.clock import SteadyClock
 from corral.runtime.engines import make_engine
 from corral.runtime.faults import FileFaults, NoFaults
 from corral.runtime.fencing import with_power_fence
 from corral.runtime.filestore import make_files
+from corral.runtime.membership import make_membership
 from corral.runtime.options import DEFAULT_PORT
 from corral.runtime.paths import StatePaths
 from corral.runtime.planning import PlannerProcess
@@ -56,9 +58,11 @@ from corral.runtime.proposers import ProposerProcesses
 from corral.runtime.settings import control_config, load_settings
 from corral.runtime.solver import SolverProcess
 from corral.runtime.supervisor import EXIT_CONFIG
+from corral.runtime.tokens import local_token, machine_tokens
 from corral.storage import SqliteStore
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 BACKLOG = 2_048
 RESERVE_BYTES = 4_096
 SERVED_S = 3.0
@@ -108,25 +112,6 @@ def bind(host: str, port: int | None, *, tls: bool, insecure: bool) -> socket.so
         ) from None
     listener.listen(BACKLOG)
     return listener
-
-
-def local_token(paths: StatePaths, known: Collection[str]) -> str:
-    """Return the local admin secret (mode 0600): the one in its file if its digest is known, else a new one.
-
-    A secret that was revoked, or that comes from elsewhere, never becomes valid by a restart.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        paths.token.chmod(0o600)
-        secret = paths.token.read_text().strip()
-        if digest_of(secret) in known:
-            return secret
-    secret = f"corral_{secrets.token_urlsafe(32)}"
-    new = paths.token.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(f"{secret}\n")
-    new.rename(paths.token)
-    return secret
 
 
 def fault_of(task: asyncio.Task[None]) -> BaseException | None:
@@ -193,11 +178,15 @@ class Daemon:
         self._first_inputs(shell)
         scheme = "https" if self.asked.tls_cert else "http"
         host, port = listener.getsockname()[:2]
+        if host in EVERYWHERE:
+            host = self.asked.address
         url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         identity = Identity(corral.__version__, os.getpid(), url, shell.clock.now())
         files = make_files(self.asked, self.settings, self.paths, self.store, shell)
         pool = ControllerPool(shell, self.store, identity, PlannerProcess(shell.core.book.config), files)
-        server = self._server(pool, files)
+        with writing(self.paths):
+            membership = make_membership(self.asked, self.paths, pool, shell.engine, url)
+        server = self._server(pool, files, membership)
         await shell.engine.start(shell.hear)
         control = asyncio.create_task(shell.run(), name="control")
         serving = asyncio.create_task(server.serve([listener]), name="api")
@@ -269,13 +258,23 @@ class Daemon:
         if digest not in known:
             token = Token(secrets.token_hex(4), digest, DEFAULT_TENANT, Role.ADMIN, now, "local")
             shell.tell(Administer(TokenIssued(at=now, token=token, by="local")))
+        if self.asked.role == "head":
+            own = next(iter(self.asked.agents), None)
+            with writing(self.paths):
+                issued = machine_tokens(self.paths, own, {token.digest: token for token in state.tokens.values()}, now)
+            for fact in issued:
+                shell.tell(Administer(fact))
+            # Which machines are nodes is not for this one to say.
+            return
         expected = self.asked.agents.keys()
         for name, held in state.held.items():
             if name not in expected and not held.gangs:
                 shell.tell(Administer(NodeRemoved(at=now, node=NodeId(name), by="local")))
 
-    def _server(self, pool: ControllerPool, files: ControllerFiles | None) -> _Server:
-        self.app = create_app(pool, version=corral.__version__, on_stop=self._end_pool, files_=files)
+    def _server(self, pool: ControllerPool, files: ControllerFiles | None, membership: Membership | None) -> _Server:
+        self.app = create_app(
+            pool, version=corral.__version__, on_stop=self._end_pool, files_=files, membership=membership
+        )
         config = uvicorn.Config(
             self.app,
             loop="none",

@@ -159,7 +159,15 @@ class StatePaths:
 
     @property
     def ray_temp(self) -> Path:
-        """Return Ray's folder of sessions: ``run/ray``, or a short private one where paths of sockets were too long."""
-        near = self.run / "ray"
+        """Return the folder of this machine's raylet: ``run/ray``, or a short private one where paths were too long."""
+        return self._near("ray")
+
+    @property
+    def gcs_temp(self) -> Path:
+        """Return the folder of the GCS's own processes: they are no node of the pool and must not be taken for one."""
+        return self._near("gcs")
+
+    def _near(self, name: str) -> Path:
+        near = self.run / name
         fits = len(os.fsencode(near / _LONGEST_RAY_SOCKET)) <= SOCKET_PATH_BYTES_MAX
-        return near if fits else self._short_run() / "ray"
+        return near if fits else self._short_run() / name

@@ -39,7 +39,7 @@ def check_left_tasks(paths: StatePaths, nodes: set[str]) -> None:
     lost = {
         place.name: running
         for place in sorted(paths.nodes.iterdir())
-        if place.name not in nodes and (running := _running_tasks(paths, place.name))
+        if place.name not in nodes and (running := running_tasks(paths, place.name))
     }
     if lost:
         count, names = sum(lost.values()), ", ".join(lost)
@@ -50,5 +50,6 @@ def check_left_tasks(paths: StatePaths, nodes: set[str]) -> None:
         )
 
 
-def _running_tasks(paths: StatePaths, node: str) -> int:
+def running_tasks(paths: StatePaths, node: str) -> int:
+    """Return how many tasks of a node have a living shim on this machine."""
     return sum(TaskHandle(task).shim_lives() for task in (paths.nodes / node / "tasks").glob("*/"))

@@ -1,0 +1,228 @@
+"""`head`, `join`, `leave`: a pool of several machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from corral.cli.commands.pool import TlsCert, TlsKey
+from corral.cli.session import Session, note, print_json
+from corral.cli.tree import Json, command
+from corral.model.errors import InvalidField, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Name = Annotated[
+    str | None, typer.Option("--name", metavar="NODE", help="Name of this machine as a node; its host name otherwise.")
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        metavar="ADDRESS",
+        help="Where other machines reach this one; the address of its way out when not given.",
+        show_default=False,
+    ),
+]
+Simulated = Annotated[
+    str | None,
+    typer.Option(
+        "--simulated",
+        metavar="MODEL",
+        help="Pretend that this machine has GPUs of this model, for example h100.",
+        show_default=False,
+    ),
+]
+GpusPerNode = Annotated[
+    int | None,
+    typer.Option("--gpus-per-node", metavar="N", min=0, max=64, help="Simulated GPUs.", show_default=False),
+]
+RayPorts = Annotated[
+    int | None,
+    typer.Option(
+        "--ray-ports",
+        metavar="FIRST",
+        min=0,
+        max=65_000,
+        help="First of 28 ports for Ray; 7430, or any free ones when those are taken (0: any).",
+        show_default=False,
+    ),
+]
+
+
+Host = Annotated[
+    str | None,
+    typer.Option(
+        "--host", metavar="ADDRESS", help="Address to listen on; the one of --address otherwise.", show_default=False
+    ),
+]
+Port = Annotated[
+    int | None,
+    typer.Option(
+        "--port", metavar="PORT", min=0, max=65535, help="Port; 7420 or a free one otherwise.", show_default=False
+    ),
+]
+GcsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--gcs-port",
+        metavar="PORT",
+        min=0,
+        max=65535,
+        help="Port of Ray's GCS; 7421 or a free one otherwise.",
+        show_default=False,
+    ),
+]
+
+
+@command
+def head(
+    session: Session,
+    *,
+    host: Host = None,
+    address: Address = None,
+    port: Port = None,
+    gcs_port: GcsPort = None,
+    ray_ports: RayPorts = None,
+    name: Name = None,
+    no_node: Annotated[bool, typer.Option("--no-node", help="Run no jobs on this machine.")] = False,
+    simulated: Simulated = None,
+    gpus_per_node: GpusPerNode = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Speak without TLS: tokens can be read on the way.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Start a pool that other machines can join, and print the command with which they do.
+
+    Without --tls-cert and --tls-key a certificate is made; the join command carries its fingerprint.
+    """
+    from corral.devices.cpu import node_facts
+    from corral.runtime.heading import start_head
+    from corral.runtime.machine import own_address
+    from corral.runtime.options import HeadOptions, PoolOptions
+
+    if no_node and (name is not None or simulated is not None or gpus_per_node is not None):
+        raise UsageError("--no-node leaves nothing to name or to simulate", hint="choose one")
+    listening = host or address or own_address()
+    reached = address or (own_address() if listening in {"0.0.0.0", "::"} else listening)  # noqa: S104 - compared
+    info = start_head(
+        PoolOptions(
+            state_dir=session.state_dir,
+            host=listening,
+            port=port,
+            nodes=None if simulated is None else 1,
+            gpus_per_node=gpus_per_node,
+            simulated=simulated,
+            tls_cert=None if tls_cert is None else Path(tls_cert).absolute(),
+            tls_key=None if tls_key is None else Path(tls_key).absolute(),
+            insecure=insecure,
+            head=HeadOptions(
+                address=reached,
+                node=None if no_node else checked_node(name or node_facts().hostname),
+                gcs_port=gcs_port,
+                ray_port_first=ray_ports,
+            ),
+        )
+    )
+
+    def text() -> RenderableType:
+        from corral.cli.render.pool import started_head
+
+        return started_head(info)
+
+    session.answer(info, text, as_json=as_json)
+
+
+@command
+def join(
+    session: Session,
+    heads: Annotated[
+        str, typer.Argument(metavar="HEAD[:PORT][,HEAD...]", help="Heads of the pool.", show_default=False)
+    ],
+    *,
+    token_file: Annotated[
+        str | None,
+        typer.Option(
+            "--token-file",
+            metavar="FILE",
+            help="File with the join token; $CORRAL_JOIN_TOKEN otherwise.",
+            show_default=False,
+        ),
+    ] = None,
+    name: Name = None,
+    address: Address = None,
+    ray_ports: RayPorts = None,
+    simulated: Simulated = None,
+    gpus_per_node: GpusPerNode = None,
+    as_json: Json = False,
+) -> None:
+    """Make this machine a node of the pool of a head, and return when it is one.
+
+    The head prints the whole command, with the token that lets machines in. What speaks against joining, from another
+    release of corral, Ray or Python to a wrong clock, is said before anything is started.
+    """
+    from corral.runtime.joining import start_node
+    from corral.runtime.jointoken import find_join_token
+    from corral.runtime.options import JoinOptions
+
+    token = find_join_token(None if token_file is None else Path(token_file))
+    info = start_node(
+        JoinOptions(
+            state_dir=session.state_dir,
+            heads=tuple(one for one in heads.split(",") if one),
+            token=token,
+            node=None if name is None else checked_node(name),
+            address=address,
+            ray_port_first=ray_ports,
+            simulated=simulated,
+            gpus_per_node=gpus_per_node,
+        )
+    )
+    if as_json:
+        print_json(info)
+    else:
+        note(f"node {info.node} ({info.address}) is in the pool at {info.url}")
+
+
+@command
+def leave(
+    session: Session,
+    force: Annotated[
+        bool, typer.Option("--force", "-f", help="Stop running tasks; their jobs go on elsewhere.")
+    ] = False,
+    leave_tasks: Annotated[
+        bool, typer.Option("--leave-tasks", help="Let running tasks go on; they are taken over when it joins again.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Take this machine out of its pool. The head gives it nothing more and forgets it when it is gone."""
+    from corral.runtime.joining import leave as leave_pool
+
+    if force and leave_tasks:
+        raise UsageError("--force and --leave-tasks contradict each other", hint="choose one")
+    report = leave_pool(session.state_dir, force=force, leave_tasks=leave_tasks)
+    if as_json:
+        print_json(report)
+    elif report.tasks_left:
+        note(f"this machine has left the pool; {report.tasks_left} tasks go on, as long as their leases let them")
+    else:
+        note("this machine has left the pool")
+
+
+def checked_node(name: str) -> str:
+    """Return the name of a node. Raises ``InvalidField``."""
+    import re
+
+    from corral.wire.v1.join import NODE_NAME
+
+    if not re.fullmatch(NODE_NAME, name):
+        raise InvalidField(
+            f"{name!r} is no name of a node: letters, digits, dots and dashes, at most 64", field="--name"
+        )
+    return name
