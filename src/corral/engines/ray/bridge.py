@@ -80,6 +80,10 @@ class Bridge:
         for ray_id in self._lines.keys() - living.keys():
             _log.info("the raylet of %s is gone", self._lines[ray_id][0].name)
             self._end(ray_id)
+        for ray_id, (line, task) in list(self._lines.items()):
+            if task.done():
+                _log.error("the line to %s ended; it begins anew", line.name, exc_info=task.exception())
+                del self._lines[ray_id]
         for ray_id, machine in living.items():
             if ray_id not in self._lines:
                 _log.info("node %s has a raylet (%s)", machine.node, ray_id)

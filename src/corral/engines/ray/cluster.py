@@ -200,10 +200,14 @@ class _RayRelay:
 async def _answer(ref: Any, timeout_s: float) -> Any:
     from ray.exceptions import ActorDiedError, RayError
 
+    answer = asyncio.wrap_future(ref.future())
+    # Not wait_for, which loses a cancellation that comes together with the answer (before Python 3.12).
+    await asyncio.wait({answer}, timeout=timeout_s)
+    if not answer.done():
+        answer.cancel()
+        raise RelayLost(f"no answer within {timeout_s:g} s")
     try:
-        return await asyncio.wait_for(asyncio.wrap_future(ref.future()), timeout_s)
-    except TimeoutError:
-        raise RelayLost(f"no answer within {timeout_s:g} s") from None
+        return answer.result()
     except ActorDiedError as error:
         raise RelayLost(_line(error), dead=True) from None
     except RayError as error:

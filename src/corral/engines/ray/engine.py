@@ -198,11 +198,12 @@ class RayEngine:
 async def _ended(bridge: BridgeProcess) -> None:
     with contextlib.suppress(ProcessLookupError):
         bridge.terminate()
-    try:
-        await asyncio.wait_for(bridge.wait(), END_S)
-    except TimeoutError:
+    ending = asyncio.ensure_future(bridge.wait())
+    # Not wait_for, which loses a cancellation that comes together with the end (before Python 3.12).
+    await asyncio.wait({ending}, timeout=END_S)
+    if not ending.done():
         bridge.kill()
-        await bridge.wait()
+        await ending
 
 
 class _Desk(asyncio.Protocol):

@@ -74,12 +74,15 @@ class Line:
 
     async def _pump(self) -> None:
         """Carry pieces both ways until the session is over. Raises ``RelayLost``."""
-        async with asyncio.TaskGroup() as both:
-            taking = both.create_task(self._take())
-            giving = both.create_task(self._give())
-            await asyncio.wait((taking, giving), return_when=asyncio.FIRST_COMPLETED)
-            for task in (taking, giving):
+        both = [asyncio.create_task(self._take()), asyncio.create_task(self._give())]
+        try:
+            done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in both:
                 task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+        for task in done:
+            task.result()
 
     async def _take(self) -> None:
         assert self.relay is not None
