@@ -40,7 +40,8 @@ class HeadPlace(msgspec.Struct, frozen=True):
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
     """What a node has to know. ``gcs`` is HOST:PORT, empty while no GCS runs.
 
-    ``node_token`` comes the first time only; ``connected`` says whether the node's agent is heard now.
+    ``node_token`` comes the first time only; ``connected`` says whether the node's agent is heard now; ``clock`` is the
+    head's wall clock.
     """
 
     gcs: str
@@ -48,6 +49,7 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
     heads: tuple[HeadPlace, ...]
     node_token: str = ""
     connected: bool = False
+    clock: float = 0.0
 
 
 class Membership(Protocol):

@@ -97,7 +97,7 @@ def leave(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:
     pid = running_supervisor(paths)
     if pid is None:
         raise DaemonNotRunning(f"no node runs on {paths.root}", hint="`corral join` makes this machine one")
-    if load_pool(paths.pool).role != "node":
+    if not is_node(state_dir):
         raise Conflict("this machine is no node of another's pool", hint="`corral down` stops its own pool")
     node = NodeId(load_cluster(paths.cluster).node)
     _refuse_running(paths, node, force=force, leave_tasks=leave_tasks)
@@ -115,6 +115,14 @@ def leave(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:
         time.sleep(POLL_S)
     paths.daemon.unlink(missing_ok=True)
     return StopReport(tasks_left=left, forced=force)
+
+
+def is_node(state_dir: Path) -> bool:
+    """Return whether a machine was made a node of another's pool on this state directory."""
+    try:
+        return load_pool(StatePaths(state_dir.absolute()).pool).role == "node"
+    except CorralError:
+        return False
 
 
 def _check_free(paths: StatePaths) -> None:

@@ -123,6 +123,7 @@ class PoolMembership:
             heads=tuple(HeadPlace(head.url, head.certificate) for head in cluster.heads),
             node_token=secret,
             connected=connected,
+            clock=self._now(),
         )
 
 

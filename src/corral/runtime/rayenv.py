@@ -40,4 +40,6 @@ def ray_environment(paths: StatePaths, inherited: Mapping[str, str] | None = Non
         # Ray is not to kill a relay because tasks, which it does not know, need the memory.
         "RAY_memory_monitor_refresh_ms": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Relays have nothing to bring to an end.
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     }

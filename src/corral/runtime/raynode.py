@@ -37,7 +37,7 @@ PORTS = len(RAYLET_PORTS) + WORKER_PORTS
 CONNECT_S = 2.0
 LOOK_S = 2.0
 AGAIN_S = 0.5
-STOP_S = 4.0
+STOP_S = 3.0
 log = logging.getLogger("corral.raynode")
 
 
@@ -97,11 +97,14 @@ class RayProcess:
         self._paths = paths
         self._pool = load_pool(paths.pool)
         self._asked_to_end = False
+        self._process: subprocess.Popen[bytes] | None = None
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
 
     def _end(self, _number: int, _frame: object) -> None:
         self._asked_to_end = True
+        if self._process is not None:
+            self._process.terminate()
 
     def run_gcs(self) -> int:
         """Run the GCS, if it is to be on this machine, until it ends or is to be elsewhere; return the exit code."""
@@ -125,14 +128,15 @@ class RayProcess:
 
     def _spawn(self, command: list[str], temp: Path) -> subprocess.Popen[bytes]:
         temp.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return subprocess.Popen(
+        self._process = subprocess.Popen(
             command,
             env=ray_environment(self._paths),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             cwd="/",
-            preexec_fn=_end_with_this,  # noqa: PLW1509 - this process has one thread
+            preexec_fn=end_with_parent,  # noqa: PLW1509 - this process has one thread
         )
+        return self._process
 
     def _watch(self, process: subprocess.Popen[bytes], gcs: str) -> int:
         while not self._asked_to_end and not self._moved(gcs):
@@ -194,10 +198,6 @@ def answers(address: str) -> bool:
             return True
     except (OSError, ValueError):
         return False
-
-
-def _end_with_this() -> None:
-    end_with_parent(signal.SIGTERM)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> int:

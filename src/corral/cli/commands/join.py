@@ -202,10 +202,15 @@ def leave(
     as_json: Json = False,
 ) -> None:
     """Take this machine out of its pool. The head gives it nothing more and forgets it when it is gone."""
-    from corral.runtime.joining import leave as leave_pool
-
     if force and leave_tasks:
         raise UsageError("--force and --leave-tasks contradict each other", hint="choose one")
+    leave_now(session, force=force, leave_tasks=leave_tasks, as_json=as_json)
+
+
+def leave_now(session: Session, *, force: bool, leave_tasks: bool, as_json: bool) -> None:
+    """Take this machine out of its pool, and say so."""
+    from corral.runtime.joining import leave as leave_pool
+
     report = leave_pool(session.state_dir, force=force, leave_tasks=leave_tasks)
     if as_json:
         print_json(report)

@@ -45,6 +45,7 @@ class Joined(Answer):
     heads: list[HeadPlace]
     node_token: str = Field(description="empty when asked with a node's token")
     connected: bool = Field(description="whether the node's agent is heard now")
+    clock: float = Field(description="the head's wall clock, seconds since the epoch")
 
 
 class Leaving(Answer):
