@@ -10,6 +10,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from corral.api.asked import failing
+from corral.api.elsewhere import Elsewhere
 from corral.api.guard import Guard
 from corral.api.problems import KnownRoutes, install
 from corral.api.routes import files, jobs, join, pool, streams, tenants
@@ -34,7 +35,7 @@ are only ever added: ignore those that you do not know.
 
 
 def create_app(
-    pool_: Pool,
+    pool_: Pool | Elsewhere,
     *,
     version: str,
     on_stop: Callable[[], None] | None = None,
@@ -71,6 +72,17 @@ def create_app(
     app.state.routes = KnownRoutes.of(PREFIX, *routers, pool.open_router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
+
+
+def serve_pool(
+    app: FastAPI, pool_: Pool | Elsewhere, files_: Files | None = None, membership: Membership | None = None
+) -> None:
+    """Answer from another pool from now on: this controller leads now, or leads no longer. Open streams end."""
+    app.state.stopping.begin()
+    app.state.pool = pool_
+    app.state.files = files_
+    app.state.membership = membership
+    app.state.stopping = Stopping()
 
 
 def begin_stop(app: FastAPI) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from corral.api.asked import bearer_secret
+from corral.api.elsewhere import OPEN_PATHS, Elsewhere
 from corral.api.problems import problem_response
-from corral.model.errors import CorralError, UsageError
+from corral.model.errors import CorralError, NotLeader, UsageError
 from corral.wire.document import shown
 from corral.wire.trees import PACK_BYTES_MAX
 
@@ -30,6 +33,10 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        pool = scope["app"].state.pool
+        if isinstance(pool, Elsewhere) and scope["path"] not in OPEN_PATHS:
+            await self._refuse(pool.reason(), None, scope, receive, send)
+            return
         headers = {name: value for name, value in scope["headers"] if name in _LOOKED_AT}
         length = headers.get(b"content-length", b"0")
         chunked = b"transfer-encoding" in headers
@@ -37,7 +44,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         try:
-            scope["app"].state.pool.authenticate(bearer_secret(headers.get(b"authorization", b"").decode("latin-1")))
+            pool.authenticate(bearer_secret(headers.get(b"authorization", b"").decode("latin-1")))
         except CorralError as refused:
             await self._refuse(refused, None, scope, receive, send)
             return
@@ -80,6 +87,9 @@ class Guard:
     @staticmethod
     async def _refuse(error: CorralError, status: int | None, scope: Scope, receive: Receive, send: Send) -> None:
         response = problem_response(error, status)
+        if isinstance(error, NotLeader) and error.leader:
+            query = scope.get("query_string", b"").decode("latin-1")
+            response.headers["Location"] = f"{error.leader}{quote(scope['path'])}{'?' + query if query else ''}"
         # What was not read of the body must not be taken for the next request.
         response.headers["Connection"] = "close"
         await response(scope, receive, send)

@@ -216,6 +216,13 @@ class NotLeader(Unavailable):
     code = "NOT_LEADER"
     leader: str = ""
 
+    @classmethod
+    def at(cls, leader: str) -> NotLeader:
+        """Return the error that names where the leader answers."""
+        error = cls("another controller leads the pool", hint=f"it answers at {leader}")
+        error.leader = leader
+        return error
+
 
 class StoreAway(Unavailable):
     """The database does not answer. What was asked of it may have been done; nothing acknowledged is lost."""

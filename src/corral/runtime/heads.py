@@ -95,7 +95,7 @@ def _post(head: Head, secret: str, path: str, body: bytes) -> Reply:
             ) from None
         finally:
             transport.close()
-    if reply.status >= 400:
+    if reply.status >= 300:
         raise error_of(reply.status, reply.headers, reply.body, url)
     return reply
 

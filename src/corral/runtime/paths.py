@@ -42,6 +42,11 @@ class StatePaths:
         return self.root / "daemon.json"
 
     @property
+    def daemon_lock(self) -> Path:
+        """Return the file that the only daemon of this directory holds locked."""
+        return self.root / "daemon.lock"
+
+    @property
     def pool(self) -> Path:
         """Return what ``corral up`` asked for."""
         return self.root / "pool.json"

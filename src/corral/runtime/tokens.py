@@ -24,10 +24,20 @@ def local_token(paths: StatePaths, known: Collection[str]) -> str:
     A secret that was revoked, or that comes from elsewhere, never becomes valid by a restart.
     """
     with contextlib.suppress(FileNotFoundError):
-        paths.token.chmod(0o600)
-        secret = paths.token.read_text().strip()
+        secret = read_token(paths)
         if digest_of(secret) in known:
             return secret
+    return new_token(paths)
+
+
+def read_token(paths: StatePaths) -> str:
+    """Return the secret in the file of the local token. Raises ``OSError``."""
+    paths.token.chmod(0o600)
+    return paths.token.read_text().strip()
+
+
+def new_token(paths: StatePaths) -> str:
+    """Write a new secret to that file and return it. Raises ``OSError``."""
     secret = f"corral_{secrets.token_urlsafe(32)}"
     new = paths.token.with_suffix(".new")
     new.unlink(missing_ok=True)

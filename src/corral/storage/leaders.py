@@ -38,7 +38,7 @@ class SqlLeaderStore:
     def _transaction(self, doing: str) -> Iterator[Connection]:
         try:
             with self._engine().connect() as plain:
-                connection = self._backend.writes(plain)
+                connection = self._backend.writes(plain, prompt=True)
                 with connection.begin():
                     yield connection
         except (DBAPIError, PoolTimeout) as error:

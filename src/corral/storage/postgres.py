@@ -12,7 +12,7 @@ import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Connection, Engine, create_engine, func, inspect, select, text
+from sqlalchemy import Connection, Engine, create_engine, event, func, inspect, select, text
 from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -35,9 +35,10 @@ from corral.storage.store import SqlStore
 if TYPE_CHECKING:
     import psycopg
 
-LIMIT_S: Final = 5.0
+LIMIT_S: Final = 4.0
+PROMPT_S: Final = 2.0
 PATIENT_S: Final = 120.0
-CONNECT_S: Final = 3
+CONNECT_S: Final = 2
 VERSION_MIN: Final = 120_000
 _CREATING: Final = 0x636F7272616C  # "corral": the advisory lock under which tables are made
 _OPTIONS: Final = (
@@ -57,7 +58,7 @@ _REFUSED_CLASSES: Final = ("28", "3D", "42")
 class PostgresBackend:
     """One database, named by a libpq URL: ``postgresql://[user[:password]@]host[,host2][:port]/database[?option=..]``.
 
-    ``limit_s`` bounds every wait for an answer.
+    ``limit_s`` bounds every wait for an answer: of who campaigns ``PROMPT_S``, of who recovers ``PATIENT_S``.
     """
 
     def __init__(self, url: str, *, limit_s: float = LIMIT_S) -> None:
@@ -103,10 +104,10 @@ class PostgresBackend:
                 keepalives_interval=1,
                 keepalives_count=3,
             )
-            setattr(connection, _LIMIT, self._limit_s)
+            setattr(connection, _LIMIT, PROMPT_S)
             return connection
 
-        return create_engine(
+        engine = create_engine(
             "postgresql+psycopg://",
             creator=connect,
             pool_size=6,
@@ -115,15 +116,20 @@ class PostgresBackend:
             pool_pre_ping=True,
             isolation_level="READ COMMITTED",
         )
+        event.listen(engine, "checkin", _rest)
+        return engine
 
-    def writes(self, connection: Connection) -> Connection:
-        """Return the connection as it is: what it changes it locks."""
-        return connection
+    def writes(self, connection: Connection, *, prompt: bool = False) -> Connection:
+        """Return the connection with its limit: what it changes it locks."""
+        return self._limited(connection, PROMPT_S if prompt else self._limit_s)
 
     def reads(self, connection: Connection, *, patient: bool = False) -> Connection:
         """Return the connection with transactions that see one state; a patient one may take long to answer."""
-        connection = connection.execution_options(**_READS)
-        setattr(connection.connection.driver_connection, _LIMIT, PATIENT_S if patient else self._limit_s)
+        return self._limited(connection.execution_options(**_READS), PATIENT_S if patient else self._limit_s)
+
+    @staticmethod
+    def _limited(connection: Connection, limit_s: float) -> Connection:
+        setattr(connection.connection.driver_connection, _LIMIT, limit_s)
         return connection
 
     def insert(self, table: Table) -> Insert:
@@ -167,6 +173,12 @@ class PostgresBackend:
         if not state or state.startswith(_AWAY_CLASSES) or state in _AWAY_CODES:
             return StoreAway(f"{where}: {said}")
         return StateUnusable(f"{where}: {said} [{state}]")
+
+
+def _rest(connection: Any, _: object) -> None:
+    """Let a connection at rest answer promptly to the question whether it still lives."""
+    if connection is not None:
+        setattr(connection, _LIMIT, PROMPT_S)
 
 
 def _refuses(said: str) -> bool:

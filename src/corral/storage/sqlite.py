@@ -59,8 +59,9 @@ class SqliteBackend:
         self._check_file()
         return self._engine(self._path, mode="rw")
 
-    def writes(self, connection: Connection) -> Connection:
+    def writes(self, connection: Connection, *, prompt: bool = False) -> Connection:
         """Return the connection with transactions that lock the database from their start."""
+        del prompt
         return connection.execution_options(**{_WRITES: True})
 
     def reads(self, connection: Connection, *, patient: bool = False) -> Connection:

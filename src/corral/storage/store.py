@@ -61,8 +61,8 @@ class Backend(Protocol):
     def connect(self) -> Engine:
         """Return an engine on the database, made anew when there is none."""
 
-    def writes(self, connection: Connection) -> Connection:
-        """Return the connection made ready for transactions that write."""
+    def writes(self, connection: Connection, *, prompt: bool = False) -> Connection:
+        """Return the connection made ready for transactions that write; a prompt one gives up sooner."""
 
     def reads(self, connection: Connection, *, patient: bool = False) -> Connection:
         """Return the connection with transactions that see one state; a patient one may take long to answer."""
@@ -145,7 +145,8 @@ class SqlStore:
             self._backend.locked(writer)
             if migrate.revision_of(writer, self._backend.name) != HEAD:
                 migrate.upgrade(writer)
-            head = writer.execute(_head).one_or_none()
+            # Locked: another controller may be appending right now.
+            head = writer.execute(_head.with_for_update()).one_or_none()
             end = writer.scalar(select(func.max(journal.c.seq))) or 0
             if head is None or head.last_seq != end:
                 wrote = "nothing" if head is None else str(head.last_seq)
@@ -170,9 +171,9 @@ class SqlStore:
             if writer is None:
                 raise StateUnusable(f"{self._backend.name} is not open")
             try:
-                with writer.begin():
+                with self._backend.writes(writer).begin():
                     yield writer
-            except DBAPIError as error:
+            except (DBAPIError, PoolTimeout) as error:
                 # Whatever state the driver is left in after a full disk, the next write begins on a new connection.
                 writer.invalidate()
                 raise self._backend.fault(error, doing) from error
