@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from corral.agent import processes, taskdir, usage
 from corral.agent.config import AgentConfig
 from corral.agent.forklink import ALREADY_FORKED, UNREACHABLE, ForkAnswer, ForkLink
+from corral.agent.guarding import boottime_s, is_overdue, runs_free
 from corral.agent.inputs import Input, LaunchFailed, TaskBegan, TaskFinished
 from corral.agent.members import Members
 from corral.agent.outputs import ExtendLease, Launch, Record, Stop
@@ -20,6 +21,7 @@ from corral.agent.preparing import PreparationFailed, Preparer
 from corral.agent.running import News, NotifySocket, Running, StopOrder, unwatch_shim, watch_shim
 from corral.agent.shim import record
 from corral.agent.shim.handle import TaskHandle, write_lease
+from corral.agent.shim.lease import read_deadline
 from corral.agent.threads import in_thread
 from corral.model.ids import DeviceId
 from corral.model.job import Cause, TaskExit
@@ -90,6 +92,7 @@ class Runner:
         devices = tuple(share.uuid for share in command.placement.devices)
         running = Running(command.task, command.incarnation, marker, self._preparer.directory(command), devices)
         running.cpus_milli = command.placement.cpus_milli
+        running.deadline_s = order.deadline_boottime_s
         self._hold(running)
         if command.file_mounts:
             # Laying out a large working directory takes its time, in which nobody may ask the fork server for it.
@@ -111,11 +114,15 @@ class Runner:
             self._fail(running, str(error))
             return
         running.cpus = prepared.cpus
+        if running.deadline_s is not None and running.deadline_s != order.deadline_boottime_s:
+            # There was contact meanwhile.
+            self._write_lease(running, running.deadline_s)
         self._ask(running)
 
     def adopt(self, running: Running) -> None:
         """Take a task over that an earlier run of the agent left, and see what became of it."""
         self._preparer.hold(running.cpus, running.cpus_milli)
+        running.deadline_s = read_deadline(f"{running.directory}/{taskdir.LEASE}")
         self._hold(running)
         if taskdir.is_prepared(running.directory):
             self._look(running)
@@ -242,6 +249,23 @@ class Runner:
             young = running.asked or now - running.asked_at < LOOK_AFTER_S
             if not young and (running.pidfd is None or not running.began):
                 self._look(running)
+            if is_overdue(running.deadline_s, boottime_s()) and not (running.guarded or running.ending):
+                self._chore(self._guard(running))
+
+    async def _guard(self, running: Running) -> None:
+        """Kill a task that runs without a lease, and the shim that lets it."""
+        running.guarded = True
+        try:
+            free = await in_thread(lambda: runs_free(running.path))
+        finally:
+            running.guarded = False
+        shim = taskdir.read_shim(running.directory)
+        if not free or shim is None or running.ending or not is_overdue(running.deadline_s, boottime_s()):
+            return
+        _log.error("the shim of task %s lets it run without a lease: killing both", running.marker)
+        if running.stop is None:
+            running.stop = StopOrder(Cause.LEASE_EXPIRED, 0.0)
+        await self._kill(shim.pid, shim.start_ticks)
 
     def _look(self, running: Running) -> None:
         """Learn from its directory how far a task is."""
@@ -340,8 +364,13 @@ class Runner:
         running = self._running.get(taskdir.marker(order.task, order.incarnation))
         if running is None:
             return
+        running.deadline_s = order.deadline_boottime_s
+        self._write_lease(running, order.deadline_boottime_s)
+
+    @staticmethod
+    def _write_lease(running: Running, deadline_s: float) -> None:
         try:
-            write_lease(running.path / taskdir.LEASE, order.deadline_boottime_s)
+            write_lease(running.path / taskdir.LEASE, deadline_s)
         except OSError as error:
             _log.error("the lease of task %s cannot be extended: %s", running.marker, error)
 

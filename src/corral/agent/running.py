@@ -39,7 +39,11 @@ class StopOrder(msgspec.Struct):
 
 
 class Running(msgspec.Struct):
-    """One live task. ``asked``: the fork server was asked and has not answered yet; ``ending``: its end is at work."""
+    """One live task. ``asked``: the fork server was asked and has not answered yet; ``ending``: its end is at work.
+
+    ``deadline_s`` is the end of its lease (CLOCK_BOOTTIME), ``None`` without one; ``guarded``: it is being looked at
+    whether the shim kept to it.
+    """
 
     task: TaskKey
     incarnation: int
@@ -55,6 +59,8 @@ class Running(msgspec.Struct):
     began: bool = False
     ending: bool = False
     stop: StopOrder | None = None
+    deadline_s: float | None = None
+    guarded: bool = False
 
     @property
     def path(self) -> Path:

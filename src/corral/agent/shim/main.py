@@ -81,7 +81,7 @@ class Shim:
             self._describe()
         # A stop that came before anything ran: then nothing does.
         self._on_signals(self._signals.take(), self._began)
-        if self._ending.cause is None and self._set_up():
+        if self._ending.cause is None and self._await_lease() and self._set_up() and self._await_lease():
             self._work()
         self._clear()
         self._finish()
@@ -119,6 +119,14 @@ class Shim:
         else:
             record.write_first(self._directory, record.SHIM, content, self._forked)
         self._described = True
+
+    def _await_lease(self) -> bool:
+        """Let a lease that has run out hold the task back before its first instruction; return whether it may go on."""
+        self._watch.tick(linux.boottime_s())
+        if self._tree.frozen and not self._described:
+            self._describe()  # who waits may be told to stop
+        self._loop(lambda: not self._tree.frozen or self._ending.cause is not None)
+        return self._ending.cause is None
 
     def _set_up(self) -> bool:
         """Run the setup, or wait until another task has run the same; return whether the task may go on."""
@@ -164,18 +172,12 @@ class Shim:
 
     def _work(self) -> None:
         """Run the task itself until its main process has ended."""
-        self._watch.tick(linux.boottime_s())
-        # A lease that has run out already holds the task back before its first instruction.
-        self._loop(lambda: not self._tree.frozen or self._ending.cause is not None)
-        if self._ending.cause is not None:
-            return
         self._execute(child.command(self._spec, self._path))
         if self._failure is not None:
             self._ending.settle(endings.EXEC_FAILED, self._failure.message)
             return
         code = self._exit or 0
-        guard = self._watch.guard
-        out_of_memory = guard.killed_by_kernel() if guard is not None and code != 0 else None
+        out_of_memory = self._watch.out_of_memory() if code != 0 else None
         if out_of_memory is not None:
             self._ending.settle(endings.MEMORY, out_of_memory)
         elif code < 0:
@@ -221,7 +223,6 @@ class Shim:
         if self._tree.cgroup is not None:
             self._degraded += [f"cgroup left behind: {path}" for path in self._tree.cgroup.remove()]
         code = self._exit if self._failure is None else self._failure.exit_code
-        guard = self._watch.guard
         status: dict[str, object] = {
             **self._identity,
             "cause": self._ending.cause,
@@ -232,7 +233,7 @@ class Shim:
             "ended_at": ended_at,
             "ran_s": round(ran_s, 6),
             "cpu_s": round(usage.ru_utime + usage.ru_stime, 6),
-            "max_rss_mib": round(max(self._max_rss_mib, 0.0 if guard is None else guard.peak_mib), 1),
+            "max_rss_mib": round(max(self._max_rss_mib, self._watch.peak_mib), 1),
             "log_bytes": self._log.total_bytes,
             "log_lost_bytes": self._log.lost_bytes,
             "setup_s": round(self._setup_s, 3),
@@ -282,9 +283,8 @@ class Shim:
 
     def _saving_s(self, wanted_s: float) -> float:
         """Ask a task that is stopped to be started again for a checkpoint; return how long it may take for it."""
-        if not wanted_s or (self._ending.kill_at is None and not self._tell("checkpoint")):
-            return 0.0
-        return wanted_s
+        refused = not wanted_s or (self._ending.kill_at is None and not self._tell("checkpoint"))
+        return 0.0 if refused else wanted_s
 
     def _reap(self) -> None:
         for ended in self._tree.reap():
