@@ -50,11 +50,11 @@ def address_of(text: str, *, tls: bool) -> str:
     """Return the URL of HOST[:PORT]. Raises ``InvalidField``."""
     scheme = "https" if tls else "http"
     bare = text.removeprefix("https://").removeprefix("http://").rstrip("/")
-    parts = None
+    host, port, whole = "", 0, ""
     with contextlib.suppress(ValueError):
         parts = urlsplit(f"{scheme}://{bare}")
-    host, port = (parts.hostname, parts.port or DEFAULT_PORT) if parts else (None, 0)
-    if not host or parts is None or bare != parts.netloc or "@" in bare:
+        host, port, whole = parts.hostname or "", parts.port or DEFAULT_PORT, parts.netloc
+    if not host or bare != whole or "@" in bare or " " in bare:
         raise InvalidField(f"{text!r} is no HOST or HOST:PORT", field="HEAD", hint="write it like 10.0.0.1:7420")
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import Protocol
 
-from corral.model.errors import ClockSkew, Forbidden, NodeNameTaken, VersionMismatch
+from corral.model.errors import ClockSkew, CorralError, Forbidden, NodeNameTaken, VersionMismatch
 from corral.model.ids import DEFAULT_TENANT, NodeId, TenantId
 from corral.model.report import NodeReport
 from corral.model.tenant import Role, Token
@@ -21,9 +23,14 @@ from corral.runtime.poolfile import PoolFile
 from corral.runtime.tokens import node_label, node_of
 
 SKEW_S_MAX = 2.0
+FORGET_EVERY_S = 1.0
+FORGET_S = 600.0
+"""How long a node that left is watched before it is for an administrator to forget."""
+
 LEFT = "left the pool"
 """The reason of the cordon of a node that leaves; when it joins again the cordon is lifted."""
 
+log = logging.getLogger("corral.membership")
 _SELF = Principal(DEFAULT_TENANT, Role.ADMIN, "join")
 
 
@@ -35,6 +42,9 @@ class Registry(Protocol):
 
     async def cordon(self, who: Principal, node: NodeId, *, on: bool, reason: str) -> None:
         """Cordon or uncordon a node."""
+
+    async def remove_node(self, who: Principal, node: NodeId) -> None:
+        """Forget a lost node without tasks."""
 
     async def tokens(self, who: Principal) -> tuple[Token, ...]:
         """Return the tokens."""
@@ -75,6 +85,7 @@ class PoolMembership:
         self._versions = versions
         self._connected = connected
         self._now = now
+        self._watching: dict[NodeId, asyncio.Task[None]] = {}
 
     async def join(self, who: Principal, ask: JoinAsk) -> Joined:
         """Let a machine in, or tell a node where everything is now."""
@@ -97,9 +108,9 @@ class PoolMembership:
         _, secret = await self._registry.issue_token(_SELF, DEFAULT_TENANT, Role.NODE, label)
         for token in olds:
             await self._registry.revoke_token(_SELF, token.id)
-        for node in await self._registry.nodes(_SELF):
-            if node.spec.id == ask.node and node.cordoned and node.cordon_reason == LEFT:
-                await self._registry.cordon(_SELF, ask.node, on=False, reason="")
+        found = await self._node(ask.node)
+        if found is not None and found.cordoned and found.cordon_reason == LEFT:
+            await self._registry.cordon(_SELF, ask.node, on=False, reason="")
         return self._joined(secret, connected=connected)
 
     async def leave(self, who: Principal, node: NodeId) -> int:
@@ -107,8 +118,28 @@ class PoolMembership:
         if who.role is Role.NODE:
             await self._check_owner(who, node)
         await self._registry.cordon(_SELF, node, on=True, reason=LEFT)
-        found = next(one for one in await self._registry.nodes(_SELF) if one.spec.id == node)
-        return len(found.gangs)
+        found = await self._node(node)
+        watching = self._watching.get(node)
+        if watching is None or watching.done():
+            self._watching[node] = asyncio.create_task(self._forget(node), name=f"forget-{node}")
+        return 0 if found is None else len(found.gangs)
+
+    async def _forget(self, node: NodeId) -> None:
+        """Forget a node that leaves once it is lost and has no task, unless it stays, or comes back, or is gone."""
+        for _ in range(int(FORGET_S / FORGET_EVERY_S)):
+            await asyncio.sleep(FORGET_EVERY_S)
+            try:
+                found = await self._node(node)
+                if found is None or found.cordon_reason != LEFT:
+                    return
+                if found.state == "lost" and not found.gangs:
+                    await self._registry.remove_node(_SELF, node)
+                    return
+            except CorralError as error:
+                log.info("node %s, which left, is not forgotten yet: %s", node, error)
+
+    async def _node(self, node: NodeId) -> NodeReport | None:
+        return next((one for one in await self._registry.nodes(_SELF) if one.spec.id == node), None)
 
     async def _check_owner(self, who: Principal, node: NodeId) -> None:
         own = next((token for token in await self._registry.tokens(_SELF) if token.id == who.token_id), None)
