@@ -180,9 +180,10 @@ async def test_a_node_that_leaves_gets_nothing_new_and_is_forgotten_when_it_is_g
     assert await pool.membership.leave(pool.bearer(), N1) == 0
     assert (pool.registry.known[N1].cordoned, pool.registry.known[N1].cordon_reason) == (True, LEFT)
     pool.registry.known[N1] = replace(pool.registry.known[N1], state="lost")
+    (watching,) = pool.membership._watching.values()
     async with asyncio.timeout(10):
-        while pool.registry.known:
-            await asyncio.sleep(0)
+        await watching
+    assert pool.registry.known == {}
 
 
 @in_a_loop
