@@ -40,6 +40,7 @@ from corral.ports.pool import Pool
 from corral.runtime.announcing import Announcement, certificate_of
 from corral.runtime.campaign import Campaign, place_of
 from corral.runtime.paths import StatePaths
+from corral.runtime.places import Places
 from corral.runtime.poolfile import load_pool
 from corral.runtime.serving import Server, bind, make_server
 from corral.runtime.settings import load_settings
@@ -248,8 +249,13 @@ class Daemon:
         if not campaign.epoch:
             await term.end()
             return
-        control = await term.start(campaign.valid)
         term.serve(replace(identity, started_at=term.shell.clock.now()))
+        try:
+            control = await term.start(campaign.valid)
+        except (StoreAway, StoreConflict) as error:
+            log.warning("the term could not begin: %s", error)
+            await term.end()
+            return
         serve_pool(self.app, term.pool, term.files, term.membership)
         appearing = asyncio.create_task(self._appear(head, term), name="appear")
         try:
@@ -267,12 +273,15 @@ class Daemon:
 
     async def _appear(self, head: Head, term: Term | None) -> None:
         """Say from time to time that this head is there, and learn of the others."""
+        places = Places(self.paths, self.asked, head.url, self.store.leaders)
         while True:
             try:
                 self.heads = await asyncio.to_thread(self.store.leaders.appear, head)
                 if term is not None:
                     await term.know_heads(self.heads)
-            except CorralError as error:
+                else:
+                    await asyncio.to_thread(places.follow, self.heads, self._leader())
+            except (CorralError, OSError) as error:
                 log.info("the heads are not known for now: %s", error)
             await asyncio.sleep(APPEAR_S)
 

@@ -10,14 +10,14 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.model.errors import CorralError, PortTaken, StateUnusable
-from corral.runtime.cluster import ClusterFile, Head, save_cluster, write_whole
+from corral.runtime.cluster import write_whole
 from corral.runtime.jointoken import VARIABLE, JoinToken
 from corral.runtime.launcher import prepare, start_pool, usable
 from corral.runtime.machine import own_versions
 from corral.runtime.options import GCS_PORT, RAY_PORT_FIRST, HeadOptions, PoolInfo, PoolOptions
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile, load_pool
-from corral.runtime.raynode import PORTS, bracketed
+from corral.runtime.raynode import PORTS
 from corral.runtime.tls import fingerprint, own_certificate
 
 
@@ -42,7 +42,10 @@ def start_head(options: PoolOptions) -> HeadInfo:
         paths.ray_token.parent.mkdir(mode=0o700, exist_ok=True)
         if not paths.ray_token.exists():
             write_whole(paths.ray_token, secrets.token_hex(32).encode(), mode=0o600)
-    info = start_pool(replace(options, head=_with_ports(paths, head)))
+    last = _last(paths)
+    if head.store is None and last is not None:
+        head = replace(head, store=last.store)
+    info = start_pool(replace(options, head=_with_ports(head, last.gcs_port if last else 0)))
     return HeadInfo(pool=info, join=join_command(paths))
 
 
@@ -66,20 +69,10 @@ class _Daemon(msgspec.Struct, frozen=True):
     tls_cert: str | None = None
 
 
-def announce_head(paths: StatePaths, asked: PoolFile, url: str) -> None:
-    """Write down where this head and its GCS are, for the raylet, the bridge and those who ask. Raises ``OSError``."""
-    pem = Path(asked.tls_cert).read_text(encoding="ascii") if asked.tls_cert else ""
-    node = next(iter(asked.agents), "")
-    write_whole(paths.heads_pem, pem.encode())
-    gcs = f"{bracketed(asked.address)}:{asked.gcs_port}"
-    save_cluster(paths.cluster, ClusterFile(gcs=gcs, heads=(Head(url, pem),), node=node))
-
-
-def _with_ports(paths: StatePaths, head: HeadOptions) -> HeadOptions:
-    """Settle the ports: those that are asked for, those of the last start, the usual ones, any free ones."""
+def _with_ports(head: HeadOptions, last: int) -> HeadOptions:
+    """Settle the ports: those that are asked for, that of the last start, the usual ones, any free ones."""
     gcs = head.gcs_port
     if not gcs:
-        last = _last_gcs_port(paths)
         gcs = last or (GCS_PORT if gcs is None and _free(head.address, GCS_PORT) else _any_port(head.address))
     first = head.ray_port_first
     if first is None:
@@ -88,12 +81,13 @@ def _with_ports(paths: StatePaths, head: HeadOptions) -> HeadOptions:
     return replace(head, gcs_port=gcs, ray_port_first=first)
 
 
-def _last_gcs_port(paths: StatePaths) -> int:
+def _last(paths: StatePaths) -> PoolFile | None:
+    """Return what the last start of a head on this state directory asked for."""
     try:
         last = load_pool(paths.pool)
     except CorralError:
-        return 0
-    return last.gcs_port if last.role == "head" else 0
+        return None
+    return last if last.role == "head" else None
 
 
 def _free(address: str, port: int) -> bool:

@@ -16,7 +16,6 @@ from corral.ports.engine import Engine
 from corral.ports.membership import HeadPlace, JoinAsk, Joined, Versions
 from corral.ports.pool import Principal
 from corral.runtime.cluster import ClusterFile, load_cluster
-from corral.runtime.heading import announce_head
 from corral.runtime.machine import own_versions
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile
@@ -56,16 +55,10 @@ class Registry(Protocol):
         """Refuse a token from now on."""
 
 
-def make_membership(
-    asked: PoolFile, paths: StatePaths, registry: Registry, engine: Engine, url: str
-) -> PoolMembership | None:
-    """Return how machines join the pool of a head, which is announced at ``url``; ``None`` where none can.
-
-    Raises ``OSError``.
-    """
+def make_membership(asked: PoolFile, paths: StatePaths, registry: Registry, engine: Engine) -> PoolMembership | None:
+    """Return how machines join the pool of a head; ``None`` where none can."""
     if asked.role != "head":
         return None
-    announce_head(paths, asked, url)
     return PoolMembership(registry, paths, own_versions(), engine.connected, time.time)
 
 

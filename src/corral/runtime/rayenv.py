@@ -17,7 +17,7 @@ NODE_LABEL = "corral/node"
 STATE_DIR_VARIABLE = "CORRAL_STATE_DIR"
 """Where a relay finds what belongs to its machine: workers inherit the environment of their raylet."""
 
-SECRETS = ("CORRAL_JOIN_TOKEN", "CORRAL_TOKEN", "RAY_AUTH_TOKEN")
+SECRETS = ("CORRAL_JOIN_TOKEN", "CORRAL_STORE", "CORRAL_TOKEN", "RAY_AUTH_TOKEN")
 STUBS = Path(__file__).with_name("raystub")
 
 

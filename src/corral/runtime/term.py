@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from corral.appmaster.core import AppMasterCore
@@ -28,6 +28,7 @@ from corral.runtime.fencing import with_power_fence
 from corral.runtime.filestore import make_files
 from corral.runtime.membership import make_membership
 from corral.runtime.paths import StatePaths
+from corral.runtime.places import Places
 from corral.runtime.planning import PlannerProcess
 from corral.runtime.poolfile import PoolFile
 from corral.runtime.proposers import ProposerProcesses
@@ -74,6 +75,7 @@ class Term:
         )
         self._first_inputs()
         self.files = make_files(asked, settings, paths, store, self.shell)
+        self._places: Places | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     def _faults(self) -> FaultPoints:
@@ -106,18 +108,24 @@ class Term:
         self.shell.tell(Administer(TokenIssued(at=now, token=token, by="local")))
 
     def serve(self, identity: Identity) -> None:
-        """Make what the API serves: ``pool``, ``files`` and ``membership``. Raises ``StateUnusable``."""
+        """Make what the API serves: ``pool``, ``files`` and ``membership``. Comes before ``start``."""
         planner = PlannerProcess(self.shell.core.book.config)
         self.pool = ControllerPool(self.shell, self._store, identity, planner, self.files)
-        with writing(self._paths):
-            self.membership = make_membership(self._asked, self._paths, self.pool, self.shell.engine, identity.url)
+        self.membership = make_membership(self._asked, self._paths, self.pool, self.shell.engine)
+        if self._asked.role == "head":
+            leaders = self._store.leaders if self._asked.store is not None else None
+            self._places = Places(self._paths, self._asked, identity.url, leaders)
 
     async def start(self, valid: Callable[[], bool] = lambda: True) -> asyncio.Task[None]:
         """Begin; return the task of the controller, which ends when it is told to or cannot go on."""
         self.shell.valid = valid
+        if self._places is not None:
+            with writing(self._paths):
+                await self.shell.read(self._places.settle, self.shell.core.book.epoch)
+            self._tasks.append(asyncio.create_task(self._places.keep(self.shell.core.book.epoch), name="places"))
         await self.shell.engine.start(self.shell.hear)
         control = asyncio.create_task(self.shell.run(), name="control")
-        self._tasks = [control, asyncio.create_task(self._prune(), name="prune")]
+        self._tasks = [control, *self._tasks, asyncio.create_task(self._prune(), name="prune")]
         return control
 
     async def _prune(self) -> None:
@@ -130,11 +138,14 @@ class Term:
                 log.warning("what is old stays for now: %s", error)
             await asyncio.sleep(PRUNE_S)
 
-    async def know_heads(self, heads: Collection[Head]) -> None:
+    async def know_heads(self, heads: Sequence[Head]) -> None:
         """Make the local token of every head one of the pool, once: a token that was revoked stays revoked.
 
         Raises the errors of the store.
         """
+        if self._places is not None:
+            with writing(self._paths):
+                await self.shell.read(self._places.know, heads)
         leaders, book = self._store.leaders, self.shell.core.book
         published = await self.shell.read(leaders.published)
         for head in heads:

@@ -20,6 +20,8 @@ def as_before(paths: StatePaths, options: PoolOptions) -> tuple[PoolOptions, tup
 
     Options that say nothing about nodes take those of the last start, which ``pool.json`` keeps.
     """
+    if options.head is None:
+        check_alone(paths)
     asked = (options.nodes, options.gpus_per_node, options.simulated)
     if asked == (None, None, None):
         with contextlib.suppress(StateUnusable):
@@ -32,6 +34,19 @@ def as_before(paths: StatePaths, options: PoolOptions) -> tuple[PoolOptions, tup
                 return settled, (f"as before: {what}; --simulated none takes the real machine",)
     model = None if options.simulated == REAL_MACHINE else options.simulated
     return replace(options, nodes=options.nodes or 1, simulated=model), ()
+
+
+def check_alone(paths: StatePaths) -> None:
+    """Raise ``Conflict`` where the last start on a state directory made the machine part of a pool of several."""
+    with contextlib.suppress(StateUnusable):
+        role = load_pool(paths.pool).role
+        if role == "head":
+            raise Conflict(f"{paths.root} is that of a head", hint="`corral head` starts it again")
+        if role == "node":
+            raise Conflict(
+                f"{paths.root} is that of a node of another's pool",
+                hint="`corral join` joins again",
+            )
 
 
 def check_left_tasks(paths: StatePaths, nodes: set[str]) -> None:

@@ -77,6 +77,16 @@ GcsPort = Annotated[
     ),
 ]
 
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="PostgreSQL database that several heads share; $CORRAL_STORE otherwise (there it may hold a password).",
+        show_default=False,
+    ),
+]
+
 
 @command
 def head(
@@ -89,6 +99,7 @@ def head(
     ray_ports: RayPorts = None,
     name: Name = None,
     no_node: Annotated[bool, typer.Option("--no-node", help="Run no jobs on this machine.")] = False,
+    store: Store = None,
     simulated: Simulated = None,
     gpus_per_node: GpusPerNode = None,
     tls_cert: TlsCert = None,
@@ -127,6 +138,7 @@ def head(
                 node=None if no_node else checked_node(name or node_facts().hostname),
                 gcs_port=gcs_port,
                 ray_port_first=ray_ports,
+                store=store_url(store),
             ),
         )
     )
@@ -218,6 +230,20 @@ def leave_now(session: Session, *, force: bool, leave_tasks: bool, as_json: bool
         note(f"this machine has left the pool; {report.tasks_left} tasks go on, as long as their leases let them")
     else:
         note("this machine has left the pool")
+
+
+def store_url(given: str | None) -> str | None:
+    """Return the URL of the shared database. Raises ``InvalidField`` for one that shows a password to everybody."""
+    import os
+    from urllib.parse import urlsplit
+
+    if given is not None and urlsplit(given).password:
+        raise InvalidField(
+            "everybody on this machine can read the arguments of a program",
+            field="--store",
+            hint="name a URL with a password in $CORRAL_STORE, or keep the password in ~/.pgpass",
+        )
+    return given or os.environ.get("CORRAL_STORE") or None
 
 
 def checked_node(name: str) -> str:
