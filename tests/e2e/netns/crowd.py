@@ -98,6 +98,12 @@ class Crowd:
         wait_until(lambda: len(self.witness.marks(task)) > seen, START_S, what=f"a sign of life of {name}")
         return self.witness.marks(task)[-1].incarnation == incarnation
 
+    def outlives(self, name: str, duration_s: float) -> bool:
+        """Wait until a task has gone on for so long from now; return whether its first incarnation is its only one."""
+        task, until = f"{name}.0.0", time.time() + duration_s
+        wait_until(lambda: self.witness.marks(task)[-1].at > until, duration_s + START_S, 0.1, what=f"{name} to go on")
+        return self.witness.newest(task) == 1
+
     def overlap_s(self, *names: str) -> float:
         """Return the longest time for which two incarnations of one of these tasks ran."""
         return max((found.seconds for found in self.witness.overlaps(f"{name}.0.0" for name in names)), default=0.0)
