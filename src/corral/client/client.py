@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from corral.client.calls import Caller, decoded
-from corral.client.discovery import Discovery, checked_url
+from corral.client.discovery import Discovery
 from corral.client.handle import JobHandle
 from corral.client.transport import PlainTransport, Transport
 from corral.model.errors import UsageError
@@ -39,6 +39,9 @@ T = TypeVar("T")
 WAIT_S = 20.0
 """How long one call of `wait` may stay unanswered; longer waits are several calls."""
 ANSWER_MARGIN_S = 10.0
+RETRY_S = 10.0
+RETRY_HEADS_S = 20.0
+"""A takeover takes up to 6 s, and a head that was cut off as long as a connection may take to be made."""
 
 
 class _Id(msgspec.Struct, frozen=True):
@@ -53,9 +56,11 @@ class _Submitted(msgspec.Struct, frozen=True):
 class Client:
     """A pool, seen from outside. Without arguments it finds the pool of this machine and user.
 
+    A pool with several heads is given as ``urls``, or as one ``url`` with commas: the client follows the leader.
     ``url`` and ``token`` default to ``CORRAL_URL`` and ``CORRAL_TOKEN``, else to what the daemon of ``state_dir``
     (``CORRAL_STATE_DIR``, ``~/.corral``) wrote there. ``timeout_s`` limits one answer. While the daemon restarts,
-    reads, changes that may be repeated and submits (each has a key of its own) are repeated for up to ``retry_s``.
+    or another head takes over, reads, changes that may be repeated and submits (each has a key of its own) are repeated
+    for up to ``retry_s`` (10 s, with several URLs 20 s).
     ``ca_file`` (``CORRAL_CA_FILE``) holds the certificate of a pool that has its own authority; the pool of this
     machine is known by the certificate that it was started with. Threads may share a client.
 
@@ -69,13 +74,15 @@ class Client:
         state_dir: str | os.PathLike[str] | None = None,
         *,
         timeout_s: float = 30.0,
-        retry_s: float = 10.0,
+        retry_s: float | None = None,
         ca_file: str | os.PathLike[str] | None = None,
         transport: Transport | None = None,
+        urls: Sequence[str] = (),
     ) -> None:
-        discovery = Discovery(checked_url(url) if url else None, token, state_dir)
+        discovery = Discovery(",".join(urls) or url or None, token, state_dir)
+        patience_s = retry_s if retry_s is not None else RETRY_S if len(discovery.urls) < 2 else RETRY_HEADS_S
         self._transport = transport or PlainTransport(ca_file or discovery.ca_file, discovery.certificate)
-        self._caller = Caller(discovery, self._transport, timeout_s=timeout_s, retry_s=retry_s)
+        self._caller = Caller(discovery, self._transport, timeout_s=timeout_s, retry_s=patience_s)
 
     def __enter__(self) -> Self:
         return self
