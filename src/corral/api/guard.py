@@ -89,7 +89,8 @@ class Guard:
         response = problem_response(error, status)
         if isinstance(error, NotLeader) and error.leader:
             query = scope.get("query_string", b"").decode("latin-1")
-            response.headers["Location"] = f"{error.leader}{quote(scope['path'])}{'?' + query if query else ''}"
+            path = scope.get("raw_path", b"").decode("latin-1") or quote(scope["path"])
+            response.headers["Location"] = f"{error.leader}{path}{'?' + query if query else ''}"
         # What was not read of the body must not be taken for the next request.
         response.headers["Connection"] = "close"
         await response(scope, receive, send)

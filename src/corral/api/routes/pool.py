@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.background import BackgroundTask
 
 from corral.api.asked import AskedNow, answer, failing
+from corral.api.elsewhere import Elsewhere
 from corral.model.errors import Conflict, Forbidden, JobsRunning
 from corral.model.ids import NodeId, TenantId
 from corral.model.plan import NewNodes, PlanAsk
@@ -35,8 +36,9 @@ open_router = APIRouter(tags=["pool"])
 
 @open_router.get("/health", response_model=Alive)
 async def health(request: Request) -> Response:
-    """Tell that the daemon answers. Needs no token."""
-    return answer(Alive(version=request.app.version, pid=os.getpid()))
+    """Tell that the daemon answers, and whether it leads. Needs no token."""
+    leads = not isinstance(request.app.state.pool, Elsewhere)
+    return answer(Alive(version=request.app.version, pid=os.getpid(), leads=leads))
 
 
 @router.get("/status", response_model=PoolStatus)

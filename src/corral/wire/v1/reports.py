@@ -265,6 +265,7 @@ class Alive(Answer):
     version: str
     pid: int
     ok: bool = True
+    leads: bool = Field(default=True, description="whether this controller leads the pool, or stands by")
 
 
 class Stopped(Answer):
