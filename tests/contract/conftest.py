@@ -24,7 +24,7 @@ def ray_ground() -> Iterator[RayGround]:
         ground.start()
         yield ground
     finally:
-        ground.stop()
+        ground.close()
         shutil.rmtree(root)
 
 

@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 from corral.agent import processes
@@ -16,22 +15,14 @@ from corral.runtime.cluster import ClusterFile, save_cluster
 from corral.runtime.lineage import end_with_parent
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile, save_pool
-from corral.runtime.rayenv import NODE_LABEL, ray_environment
+from corral.runtime.rayenv import ray_environment
+from corral.runtime.raynode import answers, gcs_command, raylet_command
 from tests.waiting import wait_until
 
 NODE = "node-1"
 # Imports of Python programs by the dozen: on a busy machine they take their time.
 START_S = 90.0
 TOKEN = "5f" * 32
-_COMMON = (
-    "--block",
-    "--num-cpus=0",
-    "--num-gpus=0",
-    "--disable-usage-stats",
-    "--include-log-monitor=false",
-    "--node-ip-address=127.0.0.1",
-    "--object-store-memory=78643200",
-)
 
 
 class RayGround:
@@ -41,41 +32,73 @@ class RayGround:
         self.paths = StatePaths(root)
         self.gcs: subprocess.Popen[bytes] | None = None
         self.raylet: subprocess.Popen[bytes] | None = None
-        for folder in (self.paths.logs, self.paths.nodes, self.paths.run, self.paths.ray_token.parent):
+        for folder in (self.paths.logs, self.paths.nodes, self.paths.run, self.paths.gcs_store):
             folder.mkdir(parents=True, exist_ok=True)
         self.paths.ray_token.write_text(TOKEN)
         self.paths.ray_token.chmod(0o600)
-        self.port = _free_port()
-        save_cluster(self.paths.cluster, ClusterFile(gcs=f"127.0.0.1:{self.port}"))
-        save_pool(
-            self.paths.pool,
-            PoolFile(host="127.0.0.1", fork_socket=str(self.paths.fork_socket), agents={}, role="head", engine="ray"),
+        self.pool = PoolFile(
+            host="127.0.0.1",
+            fork_socket=str(self.paths.fork_socket),
+            agents={},
+            role="head",
+            engine="ray",
+            gcs_port=_free_port(),
         )
+        self.gcs_address = f"127.0.0.1:{self.pool.gcs_port}"
+        save_cluster(self.paths.cluster, ClusterFile(gcs=self.gcs_address))
+        save_pool(self.paths.pool, self.pool)
 
     def start(self) -> None:
         self.start_gcs()
         self.start_raylet()
 
     def start_gcs(self) -> None:
-        self.gcs = self._ray(
-            "gcs", "--head", f"--port={self.port}", "--include-dashboard=false", f"--temp-dir={self.paths.ray_temp}/gcs"
-        )
-        wait_until(lambda: _listens(self.port), timeout_s=START_S, what="the GCS")
+        self.gcs = self._ray("gcs", gcs_command(self.pool, self.paths))
+        wait_until(lambda: answers(self.gcs_address), timeout_s=START_S, what="the GCS")
 
     def start_raylet(self) -> None:
-        self.raylet = self._ray(
-            "raylet",
-            f"--address=127.0.0.1:{self.port}",
-            f"--labels={NODE_LABEL}={NODE}",
-            f"--temp-dir={self.paths.ray_temp}",
-        )
+        self.raylet = self._ray("raylet", raylet_command(self.pool, self.paths, self.gcs_address, NODE))
         log = self.paths.logs / "raylet.log"
         wait_until(lambda: "Ray runtime started" in log.read_text(), timeout_s=START_S, what="the raylet")
 
-    def _ray(self, name: str, *words: str) -> subprocess.Popen[bytes]:
+    def stop_gcs(self) -> None:
+        """Have the GCS answer no more."""
+        os.kill(self.gcs_pid, signal.SIGSTOP)
+
+    def kill_gcs(self) -> None:
+        """Kill the GCS; what `ray start` began with it ends too."""
+        os.kill(self.gcs_pid, signal.SIGKILL)
+        assert self.gcs is not None
+        self.gcs.wait(START_S)
+        end_with_descendants(self.gcs)
+
+    def kill_raylet(self) -> None:
+        """Kill the raylet; its workers notice and end."""
+        [raylet] = [pid for pid in self.ray_pids if program_of(pid) == "raylet"]
+        os.kill(raylet, signal.SIGKILL)
+        assert self.raylet is not None
+        self.raylet.wait(START_S)
+
+    @property
+    def gcs_pid(self) -> int:
+        assert self.gcs is not None
+        [pid] = [found.pid for found in processes.descendants(self.gcs.pid) if program_of(found.pid) == "gcs_server"]
+        return pid
+
+    @property
+    def relay_pids(self) -> list[int]:
+        return [pid for pid in self.ray_pids if "RelayActor" in command_line(pid)]
+
+    @property
+    def ray_pids(self) -> list[int]:
+        """Return the processes of this machine's raylet."""
+        assert self.raylet is not None
+        return [self.raylet.pid, *(found.pid for found in processes.descendants(self.raylet.pid))]
+
+    def _ray(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         with (self.paths.logs / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", *_COMMON, *words],
+                command,
                 env=ray_environment(self.paths),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -84,36 +107,32 @@ class RayGround:
                 preexec_fn=lambda: end_with_parent(signal.SIGTERM),  # noqa: PLW1509 - nothing else runs meanwhile
             )
 
-    def processes(self, word: str) -> list[int]:
-        """Return the pids of this ground's processes of Ray whose command line has the word."""
-        mark = str(self.paths.ray_temp)
-        return [
-            pid
-            for pid, line in _command_lines().items()
-            if word in line and (mark in line or mark in _environment(pid))
-        ]
-
     def clear(self) -> None:
         """Remove what a test left of nodes and jobs."""
         for folder in (self.paths.nodes, self.paths.jobs):
             shutil.rmtree(folder, ignore_errors=True)
         self.paths.nodes.mkdir()
-        for log in self.paths.root.glob("agent-*.log"):
-            log.unlink()
+        for log in (*self.paths.root.glob("agent-*.log"), self.paths.logs / "bridge.log"):
+            log.unlink(missing_ok=True)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         for process in (self.raylet, self.gcs):
             if process is not None:
-                end_session(process)
+                end_with_descendants(process)
 
 
-def end_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process with all that it started."""
-    tree = [found.pid for found in processes.descendants(process.pid)]
-    for pid in (process.pid, *tree):
+def end_with_descendants(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process with all that it started, what it has left behind in its session included."""
+    tree = [found.pid for found in processes.all_processes() if found.session == process.pid]
+    tree += [found.pid for found in processes.descendants(process.pid)]
+    for pid in {process.pid, *tree}:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     process.wait()
+
+
+def program_of(pid: int) -> str:
+    return Path(command_line(pid).split(" ", 1)[0]).name
 
 
 def _free_port() -> int:
@@ -123,24 +142,8 @@ def _free_port() -> int:
         return port
 
 
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _command_lines() -> dict[int, str]:
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue
-    return found
-
-
-def _environment(pid: int) -> str:
+def command_line(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""

@@ -14,9 +14,10 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from corral.engines.ray.bridge import Bridge, Desk
-from corral.engines.ray.cluster import RayCluster
+from corral.engines.ray.cluster import RayCluster, in_daemon_thread
 from corral.model.errors import CorralError, StateUnusable
 from corral.runtime.cluster import load_cluster
 from corral.runtime.lineage import end_with_parent
@@ -46,22 +47,36 @@ def main(arguments: list[str] | None = None) -> int:
             raise StateUnusable(f"{paths.cluster} names no GCS yet")
         address = load_pool(paths.pool).address
         os.environ.update(ray_environment(paths))
-        cluster = RayCluster(gcs, address, paths.ray_temp, make_relay)
+        return asyncio.run(_run(asked.epoch, socket.socket(fileno=asked.desk), paths, Place(gcs, address)))
     except CorralError as error:
         log.error("%s", error)  # noqa: TRY400 - expected while Ray starts: one line, no traceback
         return 1
-    log.info("connected to Ray at %s", gcs)
-    bridge = Bridge(cluster, str(paths.bridge_socket), asked.epoch)
-    return asyncio.run(_run(bridge, socket.socket(fileno=asked.desk), paths, gcs))
 
 
-async def _run(bridge: Bridge, desk: socket.socket, paths: StatePaths, gcs: str) -> int:
+class Place(NamedTuple):
+    """Where the GCS is, and under which address Ray knows this machine."""
+
+    gcs: str
+    address: str
+
+
+async def _run(epoch: int, desk: socket.socket, paths: StatePaths, place: Place) -> int:
+    """Be the bridge from the moment on in which Ray is there. Raises ``EngineFault`` when it refuses us."""
+    moving = asyncio.create_task(_until_moved(paths, place.gcs))
+    # Ray waits for a GCS that is away for as long as it takes.
+    connecting = asyncio.create_task(
+        in_daemon_thread(lambda: RayCluster(place.gcs, place.address, paths.ray_temp, make_relay))
+    )
+    await asyncio.wait({connecting, moving}, return_when=asyncio.FIRST_COMPLETED)
+    if not connecting.done():
+        return EXIT_MOVED
+    bridge = Bridge(connecting.result(), str(paths.bridge_socket), epoch)
+    log.info("connected to Ray at %s", place.gcs)
     loop = asyncio.get_running_loop()
     _, asking = await loop.create_connection(lambda: Desk(bridge), sock=desk)
     loop.add_signal_handler(signal.SIGTERM, asking.gone.set)
     running = asyncio.create_task(bridge.run())
     ending = asyncio.create_task(asking.gone.wait())
-    moving = asyncio.create_task(_until_moved(paths, gcs))
     await asyncio.wait({running, ending, moving}, return_when=asyncio.FIRST_COMPLETED)
     if running.done():
         running.result()

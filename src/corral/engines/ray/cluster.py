@@ -130,6 +130,7 @@ class RayCluster:
         self._ray = ray
         self._make_relay = make_relay
         try:
+            _check_token(gcs)
             ray.init(
                 address=gcs,
                 namespace=NAMESPACE,
@@ -195,6 +196,16 @@ class _RayRelay:
 
     async def fence(self, node: str) -> bool:
         return bool(await _answer(self._actor.fence.remote(node), MAKE_S))
+
+
+def _check_token(gcs: str) -> None:
+    """Raise what a GCS says that does not accept our token: ``ray.init`` would try again for ever."""
+    try:
+        from ray._raylet import GcsClient  # type: ignore[attr-defined] # compiled
+    except ImportError:
+        # It belongs to Ray's inside, and may go.
+        return
+    GcsClient(address=gcs)
 
 
 async def _answer(ref: Any, timeout_s: float) -> Any:
