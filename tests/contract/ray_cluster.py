@@ -50,16 +50,21 @@ class RayGround:
 
     def start(self) -> None:
         self.start_gcs()
+        wait_until(self.gcs_answers, timeout_s=START_S, what="the GCS")
         self.start_raylet()
+        wait_until(self.raylet_is_up, timeout_s=START_S, what="the raylet")
 
     def start_gcs(self) -> None:
         self.gcs = self._ray("gcs", gcs_command(self.pool, self.paths))
-        wait_until(lambda: answers(self.gcs_address), timeout_s=START_S, what="the GCS")
 
     def start_raylet(self) -> None:
         self.raylet = self._ray("raylet", raylet_command(self.pool, self.paths, self.gcs_address, NODE))
-        log = self.paths.logs / "raylet.log"
-        wait_until(lambda: "Ray runtime started" in log.read_text(), timeout_s=START_S, what="the raylet")
+
+    def gcs_answers(self) -> bool:
+        return answers(self.gcs_address)
+
+    def raylet_is_up(self) -> bool:
+        return "Ray runtime started" in (self.paths.logs / "raylet.log").read_text()
 
     def stop_gcs(self) -> None:
         """Have the GCS answer no more."""
@@ -104,7 +109,7 @@ class RayGround:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=lambda: end_with_parent(signal.SIGTERM),  # noqa: PLW1509 - nothing else runs meanwhile
+                preexec_fn=lambda: end_with_parent(signal.SIGTERM),  # noqa: PLW1509 - the main thread starts it, and outlives it
             )
 
     def clear(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from corral.model.messages import TaskPhase
 from tests.contract.engine_world import NODE, alive, whole_log
-from tests.contract.ray_cluster import TOKEN, RayGround, end_with_descendants
+from tests.contract.ray_cluster import START_S, TOKEN, RayGround, end_with_descendants
 from tests.contract.ray_world import RayWorld
 from tests.waiting import wait_until
 
@@ -149,7 +149,8 @@ def test_a_killed_raylet_costs_a_connection_and_nothing_else(play: Play, tmp_pat
         # The relay goes with it, and the bridge, whose driver was attached to it.
         await world.until(world.gone)
         assert alive(pid)
-        await asyncio.to_thread(world.ground.start_raylet)
+        world.ground.start_raylet()
+        await world.until(world.ground.raylet_is_up, timeout_s=START_S)
         await world.until(lambda: len(world.hellos()) == 2)
         await untouched(world, pid, agent, tmp_path / "gate")
 
@@ -166,7 +167,8 @@ def test_without_the_gcs_tasks_start_and_end_and_logs_are_read(play: Play, tmp_p
         # Nothing but the engine was restarted here, and not even its connections.
         assert len(world.hellos()) == 1
         assert not world.gone()
-        await asyncio.to_thread(world.ground.start_gcs)
+        world.ground.start_gcs()
+        await world.until(world.ground.gcs_answers, timeout_s=START_S)
         await starts_and_ends(world, 13)
         await untouched(world, pid, agent, tmp_path / "gate")
         assert len(world.hellos()) == 1
