@@ -129,13 +129,12 @@ def _check_free(paths: StatePaths) -> None:
     """Raise where this state directory belongs to a node that runs, or to a pool."""
     pid = running_supervisor(paths)
     if pid is not None:
-        with contextlib.suppress(CorralError):
-            if load_pool(paths.pool).role == "node":
-                cluster = load_cluster(paths.cluster)
-                raise AlreadyRunning(
-                    f"this machine is node {cluster.node} of the pool at {cluster.heads[0].url} already",
-                    hint="`corral leave` takes it out",
-                )
+        if is_node(paths.root):
+            cluster = load_cluster(paths.cluster)
+            raise AlreadyRunning(
+                f"this machine is node {cluster.node} of the pool at {cluster.heads[0].url} already",
+                hint="`corral leave` takes it out",
+            )
         raise AlreadyRunning(f"a pool runs already on {paths.root} (pid {pid})", hint="stop it with `corral down`")
     if paths.store.exists():
         raise Conflict(

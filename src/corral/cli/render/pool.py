@@ -27,7 +27,7 @@ from corral.model.tenant import Queue, Quota, Token
 from corral.ports.store import UsageRow
 
 if TYPE_CHECKING:
-    from corral.runtime.doctor import Finding
+    from corral.runtime.doctor_machines import Finding
     from corral.runtime.heading import HeadInfo
     from corral.runtime.options import PoolInfo
 
