@@ -39,7 +39,7 @@ class NoFaultPoints:
 
 
 class Head:
-    """One head. ``shell`` is set while it leads. ``faults`` are what must never happen."""
+    """One head. ``shell`` is set while it leads, ``faults`` are what must never happen, ``calm`` ends the gambling."""
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class Head:
     ) -> None:
         self.name = name
         self.clock = clock
+        self.calm = False
         self.faults: list[str] = []
         self.shell: ControlShell | None = None
         self.leadership: Leadership | None = None
@@ -177,7 +178,7 @@ class Head:
             SteadyClock(self.clock, core.book.state.at),
             NoFaultPoints(),
             last_seq=recovered.entries[-1].seq if recovered.entries else recovered.snapshot_seq,
-            solver=Gambler(self._course.chance),
+            solver=Gambler(self._course.chance, lambda: self.calm),
         )
         shell.valid = lambda: leadership.valid(self.clock.boottime())
         await engine.start(shell.hear)
@@ -185,7 +186,8 @@ class Head:
         try:
             await shell.run()
         finally:
-            self.shell = None
+            if self.shell is shell:
+                self.shell = None
             await engine.stop()
             await shell.close()
 

@@ -39,7 +39,7 @@ class Faults:
         weights = [chance.choice((0, 0, 1, 1, 4)) for _ in kinds]
         if not any(weights):
             weights[chance.randrange(len(weights))] = 1
-        for _ in range(chance.choice((4, 10, 20))):
+        for _ in range(chance.choice((6, 15, 30, 45))):
             kind = chance.choices(kinds, weights)[0]
             lasts_s = chance.choice((0.5, 3.0, 8.0, 25.0, 45.0)) * chance.uniform(0.5, 1.5)
             self._course.after(chance.uniform(begin_s, end_s), lambda k=kind, s=lasts_s: self._strike(k, s))  # type: ignore[misc]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 
 from corral.model.errors import SolverFault
@@ -67,17 +68,21 @@ def gamble(market: Market, chance: Random) -> RoundPlan:
 
 
 class Gambler:
-    """Implements ``ports.solver.RoundWorker``: takes its time and fails now and then."""
+    """Implements ``ports.solver.RoundWorker``: takes its time and fails now and then.
 
-    def __init__(self, chance: Random) -> None:
+    Once ``calm`` it lets everybody be: whoever gambles for ever keeps long jobs from their end.
+    """
+
+    def __init__(self, chance: Random, calm: Callable[[], bool]) -> None:
         self._chance = chance
+        self._calm = calm
 
     async def solve(self, market: Market) -> RoundPlan:
         """Return a plan. Raises ``SolverFault`` now and then."""
         await asyncio.sleep(self._chance.uniform(0.01, 1.5))
         if self._chance.random() < 0.05:
             raise SolverFault("the solver failed, as it may")
-        return gamble(market, self._chance)
+        return RoundPlan(market.snapshot.version) if self._calm() else gamble(market, self._chance)
 
     async def close(self) -> None:
         """Do nothing."""

@@ -53,11 +53,11 @@ class Process:
     def kill(self) -> None:
         """SIGKILL: nothing that its coroutines do from here on has an effect."""
         self.alive = False
-        self._ready.clear()
         for task in list(self._tasks):
             task.cancel()
-        # They are unwound now, in an order of ours, and not whenever they are collected.
+        # They unwind now, in an order of ours, and not whenever they are collected: what was due included.
         self._drain()
+        assert not self._tasks, f"a killed process does not unwind: {list(self._tasks)}"
 
     # ---- asyncio ---------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from corral.sim.storm.people import People
 from corral.sim.storm.relay import Relay
 
 NODES = {"n1": 2, "n2": 4, "n3": 1, "n4": 2}
-STORM_S = 100.0
+STORM_S = 150.0
 BREATH_S = 5.0
 HEAL_S = 600.0
 CALM_S = 45.0
@@ -155,7 +155,7 @@ class Storm:
         for machine in self.machines.values():
             self.course.after(chance.uniform(0.0, 2.0), machine.start_agent)
         self.people.begin()
-        for _ in range(chance.randrange(8, 20)):
+        for _ in range(chance.choice((8, 20, 45))):
             self.course.after(chance.uniform(0.5, 0.8 * STORM_S), self.people.submit)
         for _ in range(chance.choice((0, 0, 3))):
             self.course.after(chance.uniform(5.0, STORM_S), self.people.cordon)
@@ -163,6 +163,8 @@ class Storm:
         self._until(STORM_S, errors)
         self.course.note("storm", "is over: all is repaired")
         self.faults.heal()
+        for head in self.heads:
+            head.calm = True
         for clock in self.clocks:
             clock.ahead_s = 0.0
         self.people.uncordon_all()
