@@ -249,17 +249,18 @@ class AgentCore:
             self._refuse(command, now)
             return
         entry = Entry.of(command)
-        older = [other for other in self._table.of_task(task) if not other.ended]
+        before = self._table.in_the_way(entry)
         self._table.add(entry)
         failed = self._failure_of(entry)
         if failed is not None:
             exit_ = TaskExit(Cause.DEVICE_FAILED, message=failed, ended_at=now)
             self._on_finished(task, incarnation, exit_, now, record=True)
             return
-        if older:
+        if before:
             entry.waiting = command
-            for other in older:
-                self._stop(other, Cause.GANG_STOPPED, 0.0, now)
+            for other in before:
+                if other.task == task:
+                    self._stop(other, Cause.GANG_STOPPED, 0.0, now)
             return
         self._outputs.append(Launch(command, self._leases.deadline_s(entry.lease_s)))
 
@@ -363,15 +364,12 @@ class AgentCore:
             exit=exit_,
         )
         self._tell(entry, fact)
-        self._release_waiting(task)
+        self._release_waiting()
 
-    def _release_waiting(self, task: TaskKey) -> None:
-        """Launch the newest incarnation that waited until nothing older runs."""
-        entries = self._table.of_task(task)
-        if any(entry.live for entry in entries):
-            return
-        for entry in entries:
-            if entry.waiting is not None:
+    def _release_waiting(self) -> None:
+        """Launch what waited and has nothing in its way any more."""
+        for entry in self._table:
+            if entry.waiting is not None and not any(other.live for other in self._table.in_the_way(entry)):
                 command, entry.waiting = entry.waiting, None
                 self._outputs.append(Launch(command, self._leases.deadline_s(entry.lease_s)))
 

@@ -34,7 +34,7 @@ from corral.model.messages import (
     TaskReport,
     TaskReported,
 )
-from corral.model.resources import DeviceState, Health
+from corral.model.resources import DeviceShare, DeviceState, Health
 from tests.unit.agent.words import GPU, NODE, OTHER_GPU, acknowledge, exited, identity, key, launch, stop
 
 T = TypeVar("T")
@@ -196,6 +196,19 @@ def test_a_waiting_incarnation_is_stopped_before_it_starts() -> None:
     assert report.exit is not None
     assert report.exit.cause is Cause.CANCELLED
     assert of_type(agent.tell(TaskFinished(key(), 1, exited())), Launch) == []
+
+
+def test_a_task_waits_for_one_that_was_given_up_on_its_device_and_not_for_those_that_share_it() -> None:
+    agent = connected()
+    agent.command(launch(key(rank=0)))
+    agent.command(launch(key(rank=1)))
+    agent.command(replace(stop(key(rank=0)), grace_s=0.0))
+    waits, elsewhere = launch(key(rank=2)), launch(key(rank=3))
+    elsewhere = replace(elsewhere, placement=replace(elsewhere.placement, devices=(DeviceShare(OTHER_GPU, 1000),)))
+    assert of_type(agent.command(waits), Launch) == []
+    assert of_type(agent.command(elsewhere), Launch) == [Launch(elsewhere)]
+    ended = agent.tell(TaskFinished(key(rank=0), 1, TaskExit(Cause.CANCELLED, signal=9)))
+    assert of_type(ended, Launch) == [Launch(waits)]
 
 
 def test_of_three_incarnations_only_the_newest_starts() -> None:
