@@ -140,7 +140,7 @@ class AgentCore:
         self._connected = True
         self._say_hello(boottime_s)
 
-    def _say_hello(self, boottime_s: float) -> None:
+    def _say_hello(self, boottime_s: float, asked: int | None = None) -> None:
         who = self.identity
         hello = Hello(
             node=self._node,
@@ -152,6 +152,7 @@ class AgentCore:
             devices=self._devices,
             shards=self._shards,
             sent_boottime_s=boottime_s,
+            asked=asked,
         )
         self._outputs.append(Say(hello))
 
@@ -207,7 +208,7 @@ class AgentCore:
             case AcknowledgeHeartbeat():
                 self._on_contact(command)
             case SayHello():
-                self._say_hello(boottime_s)
+                self._say_hello(boottime_s, command.asked)
             case _:
                 self._on_master_command(command, now)
 

@@ -67,6 +67,9 @@ class Liveness:
         contact = book.observed.contact(hello.node)
         if known is not None and self._is_another(now, known, contact, hello.spec):
             return
+        if hello.asked is not None and hello.asked < contact.given_up:
+            # It was said before launches that were on their way when the node was given up.
+            return
         rebooted = known is not None and known.spec.incarnation != hello.spec.incarnation
         if known is None or known.lost or known.spec != hello.spec:
             book.record(NodeJoined(at=now, spec=hello.spec))
@@ -148,7 +151,7 @@ class Liveness:
         contact = self._book.observed.contact(beat.node)
         if not contact.connected:
             # It was given up, and what it runs may run elsewhere by now: first of all it has to say what that is.
-            self._book.send(SayHello(node=beat.node, epoch=self._book.epoch))
+            self._book.send(SayHello(node=beat.node, epoch=self._book.epoch, asked=contact.given_up))
             return
         was_silent = contact.silent
         self._heard(now, contact)

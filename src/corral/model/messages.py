@@ -74,6 +74,7 @@ class Hello(AgentMessage, frozen=True, kw_only=True, tag="hello"):
     """First message of every connection: the node, and every task whose end is not acknowledged.
 
     It is acknowledged as a heartbeat is: leases run from ``sent_boottime_s``, the agent's CLOCK_BOOTTIME at sending.
+    ``asked`` is that of the wish for it; the first one of a connection answers none.
     """
 
     protocol: int
@@ -84,6 +85,7 @@ class Hello(AgentMessage, frozen=True, kw_only=True, tag="hello"):
     devices: tuple[DeviceState, ...]
     shards: tuple[str, ...] = ()
     sent_boottime_s: float | None = None
+    asked: int | None = None
 
 
 class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="heartbeat"):
@@ -218,7 +220,13 @@ class AcknowledgeHeartbeat(Command, frozen=True, kw_only=True, tag="ack-heartbea
 
 
 class SayHello(Command, frozen=True, kw_only=True, tag="say-hello"):
-    """Say hello again on this connection: the controller gave up what ran here and acknowledges nothing before."""
+    """Say hello again on this connection: the controller gave up what ran here and acknowledges nothing before.
+
+    The hello repeats ``asked``. One that answers an older wish may have been said before launches that were on their
+    way when the node was given up: it does not tell of them.
+    """
+
+    asked: int = 0
 
 
 class HostMaster(Command, frozen=True, kw_only=True, tag="host"):

@@ -135,9 +135,9 @@ def test_asked_for_it_the_agent_says_hello_again_with_all_its_tasks() -> None:
     agent = agent_at(1000.0)
     agent.command(launch(key(1), lease_s=90.0))
     agent.boottime_s = 1100.0
-    [hello] = [said.message for said in of_type(agent.command(SayHello(node=NODE, epoch=1)), Say)]
+    [hello] = [said.message for said in of_type(agent.command(SayHello(node=NODE, epoch=1, asked=7)), Say)]
     assert isinstance(hello, Hello)
-    assert hello.sent_boottime_s == 1100.0
+    assert (hello.sent_boottime_s, hello.asked) == (1100.0, 7)
     assert [report.task for report in hello.tasks] == [key(1)]
 
 

@@ -75,7 +75,7 @@ def running(incarnation: int = 1, task: TaskKey = KEY) -> TaskReport:
     return TaskReport(task, incarnation, TaskPhase.RUNNING, 5)
 
 
-def hello_of(world: World, name: str, *tasks: TaskReport, sent_s: float = 1.0) -> None:
+def hello_of(world: World, name: str, *tasks: TaskReport, sent_s: float = 1.0, asked: int | None = None) -> None:
     spec = world.specs[name]
     world.tell(
         Hello(
@@ -87,6 +87,7 @@ def hello_of(world: World, name: str, *tasks: TaskReport, sent_s: float = 1.0) -
             tasks=tasks,
             devices=(),
             sent_boottime_s=sent_s,
+            asked=asked,
         )
     )
 
@@ -348,7 +349,7 @@ def test_what_was_replaced_is_stopped_before_its_node_is_acknowledged() -> None:
     before = len(world.commands)
     # Its connection was there all the time; the agent had been stopped.
     world.heartbeat(home)
-    assert world.commands[before:] == [SayHello(node=NodeId(home), epoch=1)]
+    assert world.commands[before:] == [SayHello(node=NodeId(home), epoch=1, asked=1)]
     hello_of(world, home, running())
     said = [c for c in world.commands[before:] if c.node == home and not isinstance(c, SayHello)]
     assert [type(command) for command in said[:2]] == [StopTask, AcknowledgeHeartbeat]
@@ -356,6 +357,22 @@ def test_what_was_replaced_is_stopped_before_its_node_is_acknowledged() -> None:
     assert isinstance(stop, StopTask)
     assert (stop.task, stop.incarnation, stop.grace_s, stop.saving_s) == (KEY, 1, 0.0, 0.0)
     assert again(world)
+
+
+def test_a_hello_from_before_launches_that_were_on_their_way_does_not_bring_a_node_back() -> None:
+    world = pool()
+    home, others = place(world, EXCLUSIVE)
+    pass_time(world, 100.0, *others)
+    assert again(world)
+    world.heartbeat(home)
+    before = len(world.commands)
+    # The agent was stopped: it answers a wish of long ago first, then it launches what it was sent after that.
+    hello_of(world, home, asked=0)
+    assert world.commands[before:] == []
+    assert world.core.book.state.nodes[NodeId(home)].lost
+    hello_of(world, home, running(), asked=1)
+    assert [type(c) for c in world.commands[before:] if c.node == home][:2] == [StopTask, AcknowledgeHeartbeat]
+    assert not world.core.book.state.nodes[NodeId(home)].lost
 
 
 def test_a_ghost_that_reports_itself_is_stopped_also_before_it_was_placed_anew() -> None:

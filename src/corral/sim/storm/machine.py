@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.agent.core import AgentCore, Identity
+from corral.agent.guarding import is_overdue
 from corral.agent.inputs import (
     Beat,
     Commanded,
@@ -30,7 +31,7 @@ from corral.model.resources import DeviceState, Health, NodeSpec
 from corral.sim.storm.clocks import HostClock
 from corral.sim.storm.course import Course
 from corral.sim.storm.gate import Gate
-from corral.sim.storm.relay import Relay
+from corral.sim.storm.relay import Relay, Session
 from corral.sim.storm.run import Run
 
 BEAT_S = 1.0
@@ -73,6 +74,7 @@ class Machine:
         self._boots = 1
         self._gate = Gate(course)
         self._starts = 0
+        self._session: Session | None = None
 
     @property
     def paused(self) -> bool:
@@ -127,7 +129,7 @@ class Machine:
         self._course.after(delay_s, self.start_agent)
 
     def _end_agent(self) -> None:
-        self.core = None
+        self.core = self._session = None
         self._gate.shut()
         if self.relay.agent is self:
             self.relay.detach()
@@ -139,13 +141,23 @@ class Machine:
         self._course.note(self.name, "agent is stopped")
         return gate.go_on
 
-    def connected(self) -> None:
+    def connected(self, session: Session) -> None:
         """Hear from the relay that a session begins."""
-        self._gate.let(lambda: self.feed(Connected()))
+
+        def begin() -> None:
+            self._session = session
+            self.feed(Connected())
+
+        self._gate.let(begin)
 
     def disconnected(self) -> None:
         """Hear from the relay that the session is over."""
-        self._gate.let(lambda: self.feed(Disconnected()))
+
+        def end() -> None:
+            self._session = None
+            self.feed(Disconnected())
+
+        self._gate.let(end)
 
     def commanded(self, command: ControllerSays) -> None:
         """Hear a command from the relay."""
@@ -160,7 +172,8 @@ class Machine:
     def _do(self, output: Output) -> None:
         match output:
             case Say(message):
-                self.relay.say(message)
+                if self._session is not None:
+                    self._session.say(message)
             case Launch():
                 self._launch(output)
             case Stop():
@@ -191,7 +204,14 @@ class Machine:
         self.feed(DevicesSampled(self.states()))
         self.feed(Beat(wall_s=self.clock.wall()))
         for run in list(self.runs.values()):
+            self._guard(run)
             self._notice(run)
+
+    def _guard(self, run: Run) -> None:
+        """Kill a task that its shim lets run without a lease, and the shim."""
+        if run.shim and run.alive and not run.frozen and is_overdue(run.deadline, self.clock.boottime()):
+            run.kill_shim(leaves_processes=False)
+            run.exit = TaskExit(Cause.LEASE_EXPIRED, started_at=run.began_at, ended_at=self.clock.wall())
 
     def states(self) -> tuple[DeviceState, ...]:
         """Return what a look at the devices shows."""

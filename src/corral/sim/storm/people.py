@@ -108,7 +108,11 @@ class People:
         key = f"key-{self._asked}"
         loose = chance.random() < 0.25
         ask = JobAsk(
-            argv=Work.argv(chance.uniform(0.5, chance.choice((5.0, 25.0, 60.0))), chance.choice((0, 0, 0, 1)), stubborn=chance.random() < 0.2),
+            argv=Work.argv(
+                chance.uniform(0.5, chance.choice((5.0, 25.0, 60.0))),
+                chance.choice((0, 0, 0, 1)),
+                stubborn=chance.random() < 0.2,
+            ),
             tenant=chance.choice(("left", "right", None)),
             fencing=Fencing.NONE if loose else Fencing.EXCLUSIVE,
             lease_s=chance.choice((12.0, 15.0, 20.0)),

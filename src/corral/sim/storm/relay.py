@@ -31,7 +31,7 @@ _commands = msgspec.msgpack.Decoder(ControllerSays)
 class Agent(Protocol):
     """The agent's end of a relay."""
 
-    def connected(self) -> None:
+    def connected(self, session: Session) -> None:
         """Hear that a session begins."""
 
     def disconnected(self) -> None:
@@ -51,6 +51,10 @@ class Session:
         self.epoch = engine.epoch
         self.up = Line(course, network, relay.node, engine.host, self._heard)
         self.down = Line(course, network, engine.host, relay.node, self._told)
+
+    def say(self, message: AgentSays) -> None:
+        """Send what the agent says; nothing arrives once the session is over."""
+        self.up.send(msgspec.msgpack.encode(message))
 
     def _heard(self, message: bytes) -> None:
         self.engine.heard(self, _says.decode(message))
@@ -80,7 +84,7 @@ class Relay:
         self.close()
         self.session = session
         if self.agent is not None:
-            self.agent.connected()
+            self.agent.connected(session)
         return True
 
     def close(self) -> None:
@@ -99,17 +103,12 @@ class Relay:
         """Serve an agent that has just started."""
         self.agent = agent
         if self.session is not None:
-            agent.connected()
+            agent.connected(self.session)
 
     def detach(self) -> None:
         """Serve nobody; the controller learns that the agent is gone."""
         self.agent = None
         self.close()
-
-    def say(self, message: AgentSays) -> None:
-        """Pass on what the agent says."""
-        if self.session is not None:
-            self.session.up.send(msgspec.msgpack.encode(message))
 
     def told(self, session: Session, command: ControllerSays) -> None:
         """Pass on what the controller of the session says."""
