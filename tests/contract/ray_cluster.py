@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 from corral.agent import processes
@@ -15,8 +16,7 @@ from corral.runtime.cluster import ClusterFile, save_cluster
 from corral.runtime.lineage import end_with_parent
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile, save_pool
-from corral.runtime.rayenv import ray_environment
-from corral.runtime.raynode import answers, gcs_command, raylet_command
+from corral.runtime.raynode import answers
 from tests.waiting import wait_until
 
 NODE = "node-1"
@@ -45,7 +45,7 @@ class RayGround:
             gcs_port=_free_port(),
         )
         self.gcs_address = f"127.0.0.1:{self.pool.gcs_port}"
-        save_cluster(self.paths.cluster, ClusterFile(gcs=self.gcs_address))
+        save_cluster(self.paths.cluster, ClusterFile(gcs=self.gcs_address, node=NODE))
         save_pool(self.paths.pool, self.pool)
 
     def start(self) -> None:
@@ -55,10 +55,10 @@ class RayGround:
         wait_until(self.raylet_is_up, timeout_s=START_S, what="the raylet")
 
     def start_gcs(self) -> None:
-        self.gcs = self._ray("gcs", gcs_command(self.pool, self.paths))
+        self.gcs = self._part("gcs")
 
     def start_raylet(self) -> None:
-        self.raylet = self._ray("raylet", raylet_command(self.pool, self.paths, self.gcs_address, NODE))
+        self.raylet = self._part("raylet")
 
     def gcs_answers(self) -> bool:
         return answers(self.gcs_address)
@@ -100,16 +100,16 @@ class RayGround:
         assert self.raylet is not None
         return [self.raylet.pid, *(found.pid for found in processes.descendants(self.raylet.pid))]
 
-    def _ray(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+    def _part(self, name: str) -> subprocess.Popen[bytes]:
+        """Start what the supervisor of a head starts."""
         with (self.paths.logs / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
-                command,
-                env=ray_environment(self.paths),
+                [sys.executable, "-P", "-m", "corral.runtime.raynode", name, str(self.paths.root)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=lambda: end_with_parent(signal.SIGTERM),  # noqa: PLW1509 - the main thread starts it, and outlives it
+                preexec_fn=lambda: end_with_parent(signal.SIGTERM),  # noqa: PLW1509 - the main thread outlives it
             )
 
     def clear(self) -> None:
@@ -128,9 +128,9 @@ class RayGround:
 
 def end_with_descendants(process: subprocess.Popen[bytes]) -> None:
     """Kill a process with all that it started, what it has left behind in its session included."""
-    tree = [found.pid for found in processes.all_processes() if found.session == process.pid]
-    tree += [found.pid for found in processes.descendants(process.pid)]
-    for pid in {process.pid, *tree}:
+    tree = {process.pid, *(found.pid for found in processes.descendants(process.pid))}
+    tree |= {found.pid for found in processes.all_processes() if found.session in tree}
+    for pid in tree:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     process.wait()

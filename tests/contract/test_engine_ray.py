@@ -60,11 +60,14 @@ def test_nobody_enters_without_the_token(play: Play) -> None:
     play(scenario)
 
 
-def test_the_token_is_in_no_environment_and_in_no_argument(play: Play) -> None:
+def test_the_token_is_in_no_environment_and_in_no_argument(play: Play, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+
     async def scenario(world: RayWorld) -> None:
         await world.start()
-        world.engine.send(world.launch(1, script="cat /proc/$PPID/environ; env; exec sleep 600"))
+        world.engine.send(world.launch(1, script=f"cat /proc/$PPID/environ; env; touch {said}; exec sleep 600"))
         running = await world.until_phase(1, TaskPhase.RUNNING)
+        await world.until(said.exists)
         assert running.pid is not None
         own = [running.pid, world.shim_pid(1), world.agent_pid()]
         for pid in (*own, *world.ground.ray_pids):

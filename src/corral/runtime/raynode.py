@@ -114,6 +114,8 @@ class RayProcess:
                 return 0
             time.sleep(AGAIN_S)
         self._paths.gcs_store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Ray takes the raylet beside it for a cluster that runs where the last start says, and would not start another.
+        (self._paths.gcs_temp / "ray_current_cluster").unlink(missing_ok=True)
         process = self._spawn(gcs_command(self._pool, self._paths), self._paths.gcs_temp)
         return self._watch(process, own)
 
