@@ -38,6 +38,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         cluster_path: On a pool of several machines: ``cluster.json``, which names the heads (it changes; read it when
             a head is needed). Empty on a pool of one machine.
         node_token_path: The file of the bearer token that heads accept from this node.
+        cache_max_mib: How much is kept of files that were sent, for the next task.
+        return_max_mib: How large the outputs of a task may be, and its checkpoint.
         ca_path: The certificates of the heads (PEM); a head's name is not checked, its certificate is.
     """
 
@@ -62,6 +64,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     cluster_path: str = ""
     node_token_path: str = ""
     ca_path: str = ""
+    cache_max_mib: int = 20_480
+    return_max_mib: int = 4_096
 
     @property
     def node_dir(self) -> Path:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from corral.agent import processes
 from corral.agent.shim.log_reader import read_log
@@ -13,11 +14,28 @@ from corral.agent.taskdir import PROGRESS
 from corral.model.ids import TaskKey
 from corral.model.messages import Usage
 
+T = TypeVar("T")
+
 _PROGRESS_BYTES = 256
 _MIB = 1 << 20
 # Fields 14 to 17 of /proc/PID/stat (proc(5)), counted from the state, which is field 3.
 _TIMES = slice(11, 15)
 _CHILDREN_TIMES = slice(13, 15)
+
+
+class Turns(Generic[T]):
+    """Takes a few of many things at a time, all of them in turn."""
+
+    def __init__(self, most: int = 64) -> None:
+        self._most = most
+        self._first = 0
+
+    def next(self, things: Sequence[T]) -> Sequence[T]:
+        """Return those whose turn it is."""
+        if len(things) <= self._most:
+            return things
+        self._first = (self._first + self._most) % len(things)
+        return [*things, *things][self._first : self._first + self._most]
 
 
 def sample(task: TaskKey, incarnation: int, directory: Path, shim: int | None) -> Usage:

@@ -40,6 +40,7 @@ LEAVES: dict[str, Leaf] = {
     "submit": Leaf("submit", "submit", JOBS),
     "ps": Leaf("jobs", "ps", JOBS),
     "logs": Leaf("logs", "logs", JOBS),
+    "fetch": Leaf("fetch", "fetch", JOBS),
     "cancel": Leaf("jobs", "cancel", JOBS),
     "why": Leaf("jobs", "why", JOBS),
     "plan": Leaf("plan", "plan", JOBS),

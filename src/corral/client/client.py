@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypeVar, Unpack
 from urllib.parse import quote
 
@@ -12,6 +13,7 @@ import msgspec
 from corral.client.calls import Caller, decoded
 from corral.client.discovery import Discovery
 from corral.client.handle import JobHandle
+from corral.client.submitting import Submitter
 from corral.client.transport import PlainTransport, Transport
 from corral.model.errors import UsageError
 
@@ -44,15 +46,6 @@ RETRY_HEADS_S = 20.0
 """A takeover takes up to 6 s, and a head that was cut off as long as a connection may take to be made."""
 
 
-class _Id(msgspec.Struct, frozen=True):
-    id: str
-    name: str
-
-
-class _Submitted(msgspec.Struct, frozen=True):
-    jobs: tuple[_Id, ...]
-
-
 class Client:
     """A pool, seen from outside. Without arguments it finds the pool of this machine and user.
 
@@ -83,6 +76,7 @@ class Client:
         patience_s = retry_s if retry_s is not None else RETRY_S if len(discovery.urls) < 2 else RETRY_HEADS_S
         self._transport = transport or PlainTransport(ca_file or discovery.ca_file, discovery.certificate)
         self._caller = Caller(discovery, self._transport, timeout_s=timeout_s, retry_s=patience_s)
+        self._submitter = Submitter(self._caller)
 
     def __enter__(self) -> Self:
         return self
@@ -114,19 +108,22 @@ class Client:
 
     def submit_all(self, jobs: Sequence[JobAsk], *, idempotency_key: str | None = None) -> list[JobHandle]:
         """Submit jobs together: all are admitted or none; ``after`` may name others of them."""
-        from corral.wire.request import document_of
-
-        documents = [document_of(job) for job in jobs]
-        user = user_name()
-        for document in documents:
-            document.setdefault("user", user)
         key = idempotency_key or os.urandom(16).hex()
         if not key.isascii() or not key.isprintable():
             raise UsageError("an idempotency key must be printable ASCII")
-        body = msgspec.json.encode({"jobs": documents})
-        reply = self._caller.call("POST", "/jobs", body=body, headers={"Idempotency-Key": key})
-        answer = decoded(reply.body, _Submitted)
-        return [JobHandle(self, job.id, job.name) for job in answer.jobs]
+        return [JobHandle(self, job.id, job.name) for job in self._submitter.submit(jobs, key, user_name())]
+
+    def fetch(self, ref: str, directory: str | os.PathLike[str]) -> list[Path]:
+        """Write what the tasks of a job gave back into a directory, and return the files.
+
+        Of one task they lie in the directory itself; an array has a directory for each element, called by its index,
+        a gang ``rank-N`` for each rank in it. ``ref`` may be a gang, ``12.3``. Raises ``NotFound`` when nothing came
+        back (yet).
+        """
+        from corral.client.fetching import fetched
+        from corral.client.luggage import Luggage
+
+        return fetched(self, ref, Path(directory), Luggage(self._caller))
 
     def handle(self, ref: str) -> JobHandle:
         """Return the handle of a job by its number or name."""

@@ -25,7 +25,7 @@ from corral.model.errors import (
 from corral.model.files import LogPiece
 from corral.model.ids import NodeId, TaskKey
 from corral.model.job import Job
-from corral.model.tenant import Role
+from corral.model.tenant import Role, Token
 from corral.ports.engine import LogChunk
 from corral.ports.files import BlobStore, LogStore, Return, Terms
 from corral.ports.pool import Principal
@@ -41,15 +41,27 @@ class ControllerFiles:
     """Implements ``ports.files.Files`` over the stores of blobs and logs."""
 
     def __init__(
-        self, shell: ControlShell, access: Access, blobs: BlobStore, logs: LogStore, terms: Terms, *, kept_s: float
+        self,
+        shell: ControlShell,
+        access: Access,
+        blobs: BlobStore,
+        logs: LogStore,
+        terms: Terms,
+        *,
+        kept_s: float,
+        node_of: Callable[[Token], NodeId | None],
     ) -> None:
-        """``kept_s`` is how long files that no unfinished job needs, and logs, are kept."""
+        """``kept_s`` is how long files that no unfinished job needs, and logs, are kept.
+
+        ``node_of`` tells whose a node's token is.
+        """
         self._shell = shell
         self._access = access
         self._blobs = blobs
         self._logs = logs
         self._terms = terms
         self._kept_s = kept_s
+        self._node_of = node_of
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="files")
 
     def terms(self, who: Principal) -> Terms:
@@ -146,7 +158,7 @@ class ControllerFiles:
 
     async def give_back(self, who: Principal, what: Return) -> None:
         """Take the outputs or the checkpoint of a running task."""
-        _require_node(who)
+        self._require(who, what.node)
         await self._call(self._check_returned, what.tree)
         answer = await self._shell.ask(what)
         if isinstance(answer, Refusal):
@@ -157,7 +169,7 @@ class ControllerFiles:
 
     async def add_logs(self, who: Principal, node: NodeId, pieces: Sequence[LogPiece]) -> list[int]:
         """Keep pieces of logs; -1 stands for one of a start that is not the newest, or of another node."""
-        _require_node(who)
+        self._require(who, node)
         ends: list[int] = []
         for piece in pieces:
             job = await self._job(piece.task)
@@ -177,6 +189,12 @@ class ControllerFiles:
     async def read_log(self, task: TaskKey, incarnation: int, offset: int, limit: int) -> LogChunk | None:
         """Return a piece of a log that came back, ``None`` when none of it did."""
         return await self._call(self._logs.read, task, incarnation, offset, limit)
+
+    def _require(self, who: Principal, node: NodeId) -> None:
+        """Raise ``Forbidden`` unless it is this node that speaks (an admin may for any)."""
+        token = self._shell.core.book.state.tokens.get(who.token_id)
+        if who.role is not Role.ADMIN and (token is None or self._node_of(token) != node):
+            raise Forbidden(f"this token is not that of node {node}")
 
     # ---- housekeeping ----------------------------------------------------------------------------------------------
 
@@ -213,8 +231,3 @@ class ControllerFiles:
 def in_place(path: str, shared: Iterable[str]) -> bool:
     """Return whether a path lies in one that all nodes see."""
     return any(path == base or path.startswith(base.rstrip("/") + "/") for base in shared)
-
-
-def _require_node(who: Principal) -> None:
-    if who.role not in (Role.NODE, Role.ADMIN):
-        raise Forbidden("only nodes give files back")

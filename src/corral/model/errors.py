@@ -230,6 +230,12 @@ class StoreAway(Unavailable):
     code = "STORE_AWAY"
 
 
+class NoHead(Unavailable):
+    """No head answers, or none of them leads, for as long as it was waited for."""
+
+    code = "NO_HEAD"
+
+
 class DaemonNotRunning(Unavailable):
     """Nothing answers at the pool's address."""
 

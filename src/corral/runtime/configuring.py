@@ -127,6 +127,8 @@ def agent_config(
         log_files=settings.log_files,
         tasks_kept=settings.tasks_kept,
         tasks_kept_s=settings.tasks_kept_s,
+        cache_max_mib=settings.cache_max_mib,
+        return_max_mib=settings.return_max_mib,
     )
     if pretence is None:
         return config

@@ -10,10 +10,10 @@ from corral.ports.store import Store
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile
 from corral.runtime.settings import Settings
+from corral.runtime.tokens import node_of
 from corral.storage.blobs import DirectoryBlobs, DirectoryLogs
 
 MIB = 1 << 20
-TRAVEL = False
 
 
 def make_files(
@@ -27,6 +27,7 @@ def make_files(
         Access(shell, store),
         DirectoryBlobs(paths.blobs),
         DirectoryLogs(paths.returned_logs, settings.log_returned_mib * MIB),
-        Terms(travel=TRAVEL, upload_max_mib=settings.upload_max_mib, shared_paths=settings.shared_paths),
+        Terms(travel=True, upload_max_mib=settings.upload_max_mib, shared_paths=settings.shared_paths),
         kept_s=settings.files_kept_s,
+        node_of=node_of,
     )

@@ -94,7 +94,7 @@ def scan(
         with os.scandir(here) as entries:
             for entry in entries:
                 path = prefix + entry.name
-                one = _found(entry, path)
+                one = found_entry(path, entry.path)
                 if one is None or ignored(path, one.kind is Kind.DIRECTORY):
                     continue
                 found.append(one)
@@ -108,16 +108,6 @@ def scan(
     return found
 
 
-def _found(entry: os.DirEntry[bytes], path: bytes) -> Found | None:
-    try:
-        status = entry.stat(follow_symlinks=False)
-        if stat.S_ISLNK(status.st_mode):
-            return Found(path, Kind.LINK, entry.path, target=os.readlink(entry.path))  # noqa: PTH115 - bytes
-    except FileNotFoundError:
-        return None
-    return _of_status(path, entry.path, status)
-
-
 def _of_status(path: bytes, source: bytes, status: os.stat_result) -> Found | None:
     if stat.S_ISDIR(status.st_mode):
         return Found(path, Kind.DIRECTORY, source)
@@ -128,11 +118,19 @@ def _of_status(path: bytes, source: bytes, status: os.stat_result) -> Found | No
     return Found(path, Kind.FILE, source, executable, status.st_size, stamp=stamp)
 
 
-def found_file(path: bytes, source: str | bytes) -> Found | None:
-    """Return one file (links are followed) as an entry; ``None`` when it is none. Raises ``OSError``."""
+def found_entry(path: bytes, source: str | bytes, *, follow: bool = False) -> Found | None:
+    """Return one file, directory or link (``follow``: what it leads to) as an entry of a tree.
+
+    ``None`` when nothing is there, or a socket, pipe or device. Raises ``OSError``.
+    """
     place = os.fsencode(source)
-    one = _of_status(path, place, os.stat(place))  # noqa: PTH116 - bytes
-    return one if one is not None and one.kind is Kind.FILE else None
+    try:
+        status = os.stat(place, follow_symlinks=follow)  # noqa: PTH116 - bytes
+        if stat.S_ISLNK(status.st_mode):
+            return Found(path, Kind.LINK, place, target=os.readlink(place))  # noqa: PTH115 - bytes
+    except FileNotFoundError:
+        return None
+    return _of_status(path, place, status)
 
 
 def gather(found: Iterable[Found]) -> Gathered:

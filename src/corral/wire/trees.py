@@ -25,6 +25,7 @@ from corral.model.errors import FilesDamaged
 T = TypeVar("T")
 CHUNK_BYTES = 4 << 20
 PACK_BYTES_MAX = 8 << 20
+BLOBS_ASKED_MAX = 20_000
 ENTRIES_MAX = 200_000
 PATH_BYTES_MAX = 4_095
 """PATH_MAX of Linux less the final NUL (limits.h)."""

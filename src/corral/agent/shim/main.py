@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from corral.agent import processes
-from corral.agent.shim import child, linux, record
+from corral.agent.shim import child, linux, record, setup_result
 from corral.agent.shim import ending as endings
 from corral.agent.shim.child import Child, Failure, Surrounding
 from corral.agent.shim.ending import Ending
@@ -139,6 +139,8 @@ class Shim:
             if self._get(lock) and not lock.done() and self._run_setup(setup, lock):
                 lock.mark_done(self._spec.marker)
             lock.release()
+            if setup.cwd is not None and self._ending.cause is None:
+                setup_result.take_over(setup.cwd, self._spec.cwd)
         except OSError as error:
             self._ending.settle(endings.SETUP_FAILED, f"setup failed: {error.strerror}: {error.filename}")
         self._setup_s = linux.boottime_s() - began
@@ -160,7 +162,7 @@ class Shim:
 
     def _run_setup(self, setup: SetupSpec, lock: SetupLock) -> bool:
         arguments = child.shell_command(setup.script, self._spec.env, f"{self._path}/{_SETUP_SCRIPT}")
-        self._execute(arguments, keep=lock.file)
+        self._execute(arguments, keep=lock.file, cwd=setup.cwd)
         self._clear()
         code, failure = self._exit, self._failure
         if code == 0 and failure is None:
@@ -180,14 +182,13 @@ class Shim:
         out_of_memory = self._watch.out_of_memory() if code != 0 else None
         if out_of_memory is not None:
             self._ending.settle(endings.MEMORY, out_of_memory)
-        elif code < 0:
-            self._ending.settle(endings.SIGNAL, endings.describe_exit(code))
         else:
-            self._ending.settle(endings.EXITED, endings.describe_exit(code) if code else "")
+            told = endings.describe_exit(code) if code else ""
+            self._ending.settle(endings.SIGNAL if code < 0 else endings.EXITED, told)
 
-    def _execute(self, arguments: list[str], keep: int | None = None) -> None:
+    def _execute(self, command: list[str], keep: int | None = None, cwd: str | None = None) -> None:
         """Run a process to its end. ``keep``: the setup's lock; a process without it is the task's main one."""
-        started = child.start(arguments, Surrounding(self._spec, self._path, self._output, self._tree.cgroup, keep))
+        started = child.start(command, Surrounding(self._spec, self._path, self._output, self._tree.cgroup, keep, cwd))
         self._child, self._exit, self._failure = started, None, None
         self._tree.empty = False
         self._poll.register(started.exec_pipe, select.POLLIN)

@@ -7,9 +7,9 @@ from typing import Annotated
 from pydantic import Field
 
 from corral.model.files import ReturnKind
+from corral.wire.trees import BLOBS_ASKED_MAX
 from corral.wire.v1.base import Answer, Question
 
-BLOBS_MAX = 50_000
 BlobName = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -24,7 +24,7 @@ class FileTerms(Answer):
 class BlobsRequest(Question):
     """Blobs by the SHA-256 of their content, in hex."""
 
-    blobs: list[BlobName] = Field(min_length=1, max_length=BLOBS_MAX)
+    blobs: list[BlobName] = Field(min_length=1, max_length=BLOBS_ASKED_MAX)
 
 
 class Missing(Answer):
