@@ -137,9 +137,10 @@ class Machines:
         store = ["--store", self.store] if self.store else []
         arguments = ["head", "--no-node", "--address", self.hosts[name].address, *store, "--json"]
         said = json.loads(self.corral(name, *arguments, timeout_s=START_LIMIT_S))
-        token, _, command = str(said["join"]).partition(" ")
-        variable, _, secret = token.partition("=")
-        self._join = ({variable: secret}, command.split()[-1])
+        if said["join"] is not None:
+            token, _, command = str(said["join"]).partition(" ")
+            variable, _, secret = token.partition("=")
+            self._join = ({variable: secret}, command.split()[-1])
 
     def start_nodes(self, names: Iterable[str]) -> None:
         """Let machines join, all at once, the first time or again. Raises ``HostFailed``."""

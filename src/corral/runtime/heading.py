@@ -22,10 +22,13 @@ from corral.runtime.tls import fingerprint, own_certificate
 
 
 class HeadInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A running head and the command with which other machines join. ``join`` holds a secret."""
+    """A running head and the command with which other machines join.
+
+    ``join`` holds a secret. It is ``None`` on a head that stands by and has never led: the leader knows it.
+    """
 
     pool: PoolInfo
-    join: str
+    join: str | None
 
 
 def start_head(options: PoolOptions) -> HeadInfo:
@@ -46,7 +49,7 @@ def start_head(options: PoolOptions) -> HeadInfo:
     if head.store is None and last is not None:
         head = replace(head, store=last.store)
     info = start_pool(replace(options, head=_with_ports(head, last.gcs_port if last else 0)))
-    return HeadInfo(pool=info, join=join_command(paths))
+    return HeadInfo(pool=info, join=join_command(paths) if paths.join_token.exists() else None)
 
 
 def join_command(paths: StatePaths) -> str:
