@@ -241,7 +241,8 @@ def usage_sums(
 def started_head(info: HeadInfo) -> RenderableType:
     """Return a head that has just started, and how others join it."""
     if info.join is None:
-        return stack(started(info.pool), Text("\nanother head leads; `corral token join` there prints how machines join"))
+        told = Text("\nanother head leads; `corral token join` there prints how machines join")
+        return stack(started(info.pool), told)
     told = Text("\non every other machine, with the same release of corral (the token lets machines in; keep it):\n")
     return stack(started(info.pool), told, Text(f"  {info.join}", no_wrap=True, overflow="ignore"))
 
