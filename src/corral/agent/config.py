@@ -35,6 +35,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         tasks_kept: How many directories of ended, acknowledged tasks are kept.
         tasks_kept_s: How long they are kept at most.
         release_timeout_s: How long to wait for a device to be released before the end of a task is reported anyway.
+        allotted_devices: Of the real devices, those that are the pool's (uuids, or indices by bus); ``None``: all.
         cluster_path: On a pool of several machines: ``cluster.json``, which names the heads (it changes; read it when
             a head is needed). Empty on a pool of one machine.
         node_token_path: The file of the bearer token that heads accept from this node.
@@ -61,6 +62,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tasks_kept: int = 2000
     tasks_kept_s: float = 7 * 86400.0
     release_timeout_s: float = 10.0
+    allotted_devices: tuple[str, ...] | None = None
     cluster_path: str = ""
     node_token_path: str = ""
     ca_path: str = ""

@@ -72,6 +72,8 @@ def write_node(paths: StatePaths, options: JoinOptions, settings: Settings, node
         config = msgspec.structs.replace(config, cpus_milli=min(config.cpus_milli, options.cpus_milli))
     if options.memory_mib is not None:
         config = msgspec.structs.replace(config, memory_mib=min(config.memory_mib, options.memory_mib))
+    if pretence is None:
+        config = msgspec.structs.replace(config, allotted_devices=options.devices)
     pool = PoolFile(
         host=address,
         fork_socket=str(paths.fork_socket),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -114,7 +115,31 @@ def leave(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:
             raise DaemonStartFailed(f"the supervisor (pid {pid}) does not end", hint=f"see {paths.logs}")
         time.sleep(POLL_S)
     paths.daemon.unlink(missing_ok=True)
+    if paths.run != paths.root / "run" and not left:
+        shutil.rmtree(paths.run, ignore_errors=True)
     return StopReport(tasks_left=left, forced=force)
+
+
+def hold(state_dir: Path, pid: int) -> int:
+    """Stay until the node's supervisor ends; return 0 when it was told to. SIGTERM and SIGINT make the node leave.
+
+    For those who end what they started together with its first process, as batch systems do.
+    """
+    asked = False
+
+    def ask(_number: int, _frame: object) -> None:
+        nonlocal asked
+        asked = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, ask)
+    paths = StatePaths(state_dir.absolute())
+    while running_supervisor(paths) == pid and not asked:
+        time.sleep(POLL_S)
+    if asked:
+        with contextlib.suppress(DaemonNotRunning):
+            leave(state_dir, force=True, leave_tasks=False)
+    return 0
 
 
 def is_node(state_dir: Path) -> bool:

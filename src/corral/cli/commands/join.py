@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
 from corral.cli.commands.pool import TlsCert, TlsKey
 from corral.cli.session import Session, note, print_json
@@ -85,6 +86,13 @@ Store = Annotated[
         help="PostgreSQL database that several heads share; $CORRAL_STORE otherwise (there it may hold a password).",
         show_default=False,
     ),
+]
+
+Slurm = Annotated[
+    bool, typer.Option("--slurm", help="Print a batch script for sbatch whose machines join; start nothing here.")
+]
+Block = Annotated[
+    bool, typer.Option("--block", help="Stay until the node ends, and leave the pool on SIGTERM and Ctrl-C.")
 ]
 
 
@@ -172,34 +180,81 @@ def join(
     ray_ports: RayPorts = None,
     simulated: Simulated = None,
     gpus_per_node: GpusPerNode = None,
+    slurm: Slurm = False,
+    block: Block = False,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Make this machine a node of the pool of a head, and return when it is one.
 
     The head prints the whole command, with the token that lets machines in. What speaks against joining, from another
     release of corral, Ray or Python to a wrong clock, is said before anything is started.
+
+    Inside an allocation of Slurm the node is what Slurm gave: its CPUs, memory and GPUs. With --slurm the command
+    prints a batch script that makes all machines of an allocation nodes: corral join HEAD --slurm | sbatch --nodes 4.
     """
-    from corral.runtime.joining import start_node
+    from corral.runtime.allocation import allocation
+    from corral.runtime.joining import hold, start_node
     from corral.runtime.jointoken import find_join_token
     from corral.runtime.options import JoinOptions
 
+    if slurm:
+        print(pilot(heads, token_file=token_file, simulated=simulated), end="")
+        return 0
     token = find_join_token(None if token_file is None else Path(token_file))
-    info = start_node(
-        JoinOptions(
-            state_dir=session.state_dir,
-            heads=tuple(one for one in heads.split(",") if one),
-            token=token,
-            node=None if name is None else checked_node(name),
-            address=address,
-            ray_port_first=ray_ports,
-            simulated=simulated,
-            gpus_per_node=gpus_per_node,
-        )
+    given = allocation()
+    if given is not None and simulated is not None and gpus_per_node is None:
+        gpus_per_node = len(given.devices or ())
+    options = JoinOptions(
+        state_dir=place_of(session),
+        heads=tuple(one for one in heads.split(",") if one),
+        token=token,
+        node=checked_node(name) if name is not None else None,
+        address=address,
+        ray_port_first=ray_ports,
+        simulated=simulated,
+        gpus_per_node=gpus_per_node,
     )
+    if given is not None:
+        options = replace(
+            options,
+            node=options.node or given.node,
+            cpus_milli=given.cpus_milli,
+            memory_mib=given.memory_mib,
+            devices=given.devices,
+        )
+    info = start_node(options)
     if as_json:
         print_json(info)
     else:
         note(f"node {info.node} ({info.address}) is in the pool at {info.url}")
+    return hold(options.state_dir, info.supervisor_pid) if block else 0
+
+
+def place_of(session: Session) -> Path:
+    """Return the state directory: as it was chosen, else of the allocation of Slurm, else the usual one."""
+    import os
+
+    from corral.cli.session import STATE_DIR_VARIABLE
+    from corral.runtime.allocation import allocation, pilot_state_dir
+
+    given = allocation()
+    if given is None or session.chosen is not None or os.environ.get(STATE_DIR_VARIABLE):
+        return session.state_dir
+    return pilot_state_dir(given)
+
+
+def pilot(heads: str, *, token_file: str | None, simulated: str | None) -> str:
+    """Return the batch script of a pilot. The token stays out of it."""
+    import sys
+
+    from corral.runtime.pilot import pilot_script
+
+    join = [heads]
+    if token_file is not None:
+        join += ["--token-file", str(Path(token_file).absolute())]
+    if simulated is not None:
+        join += ["--simulated", simulated]
+    return pilot_script([sys.executable, "-P", "-m", "corral"], join)
 
 
 @command
@@ -223,7 +278,7 @@ def leave_now(session: Session, *, force: bool, leave_tasks: bool, as_json: bool
     """Take this machine out of its pool, and say so."""
     from corral.runtime.joining import leave as leave_pool
 
-    report = leave_pool(session.state_dir, force=force, leave_tasks=leave_tasks)
+    report = leave_pool(place_of(session), force=force, leave_tasks=leave_tasks)
     if as_json:
         print_json(report)
     elif report.tasks_left:
