@@ -79,6 +79,7 @@ class Runner:
         self._socket = NotifySocket(config.notify_socket, self._on_news)
         self._chores: set[asyncio.Task[None]] = set()
         self._turns: usage.Turns[Running] = usage.Turns()
+        self._halts = usage.Halts()
 
     def start(self) -> None:
         """Listen to shims and connect to the fork server. Raises ``OSError``."""
@@ -389,7 +390,8 @@ class Runner:
     def usage(self) -> tuple[Usage, ...]:
         """Return samples of running tasks: all of them, or in turn where there are very many."""
         began = self._turns.next([one for one in self._running.values() if one.began and one.pidfd is not None])
-        return tuple(usage.sample(one.task, one.incarnation, one.path, one.shim_pid) for one in began)
+        self._halts.forget_others({(one.task, one.incarnation) for one in self._running.values()})
+        return tuple(usage.sample(one.task, one.incarnation, one.path, one.shim_pid, self._halts) for one in began)
 
     def _chore(self, work: Coroutine[Any, Any, None]) -> None:
         chore = asyncio.get_running_loop().create_task(work)

@@ -47,6 +47,7 @@ LEAVES: dict[str, Leaf] = {
     "receipt": Leaf("jobs", "receipt", JOBS),
     "history": Leaf("jobs", "history", JOBS),
     "nodes": Leaf("nodes", "nodes", ADMIN),
+    "maintenance": Leaf("maintenance", "maintenance", ADMIN),
     "queue": Leaf("queue", "queue", ADMIN),
     "tenant": Leaf("tenant", "tenant", ADMIN),
     "token": Leaf("token", "token", ADMIN),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         JobRows,
         JobSummary,
         Ledger,
+        MaintenanceReport,
         NodeReport,
         PoolStatus,
         QueueLine,
@@ -265,6 +266,23 @@ class Client:
     def remove_node(self, node: str) -> None:
         """Forget a lost node without tasks (admin)."""
         self._caller.call("DELETE", f"/nodes/{_name(node)}")
+
+    def maintenance(self) -> MaintenanceReport:
+        """Return how far a planned outage of the controller is prepared."""
+        from corral.model.report import MaintenanceReport
+
+        return self._get("/maintenance", MaintenanceReport)
+
+    def start_maintenance(self, duration_s: float, reason: str = "") -> MaintenanceReport:
+        """Grant leases for so long from now on (admin). The outage may begin when no node is ``missing``."""
+        from corral.model.report import MaintenanceReport
+
+        body = msgspec.json.encode({"duration_s": duration_s, "reason": reason})
+        return decoded(self._caller.call("POST", "/maintenance", body=body).body, MaintenanceReport)
+
+    def stop_maintenance(self) -> None:
+        """Take the long leases back (admin)."""
+        self._caller.call("DELETE", "/maintenance")
 
     def queue(self, limit: int = 100) -> tuple[QueueLine, ...]:
         """Return pending gangs in the order in which they are considered."""

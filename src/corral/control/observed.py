@@ -73,6 +73,12 @@ class Contact(msgspec.Struct):
         return max(self.skews_s) if self.skews_s else None
 
 
+def clock_words(contact: Contact) -> str:
+    """Return how far the clock of a node is off, for people."""
+    skew_s = contact.clock_skew_s or 0.0
+    return f"its clock is {abs(skew_s):.1f} s {'ahead' if skew_s > 0 else 'behind'}"
+
+
 class IdleCount(msgspec.Struct):
     """Samples of devices that a job held: how many there were and how many of them showed an idle device."""
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from corral.control import explaining, reports
+from corral.control import explaining, maintenance, reports
 from corral.control.access import Access, digest_of, require_admin, scope, seen_by
 from corral.control.accounts import HOUR_S, listed_job
 from corral.control.explaining import veiled_plan
@@ -23,6 +23,8 @@ from corral.model.ask import JobAsk
 from corral.model.errors import Conflict, CorralError, Forbidden, Refusal, UnknownDependency
 from corral.model.events import (
     Fact,
+    MaintenanceEnded,
+    MaintenanceStarted,
     NodeCordoned,
     NodeRemoved,
     NodeUncordoned,
@@ -36,7 +38,16 @@ from corral.model.events import (
 from corral.model.ids import DEFAULT_TENANT, NodeId, QueueName, TenantId
 from corral.model.job import Job
 from corral.model.plan import PlanAsk, PlanReport
-from corral.model.report import Ledger, NodeReport, PoolStatus, QueueLine, Receipt, TenantReport, WhyReport
+from corral.model.report import (
+    Ledger,
+    MaintenanceReport,
+    NodeReport,
+    PoolStatus,
+    QueueLine,
+    Receipt,
+    TenantReport,
+    WhyReport,
+)
 from corral.model.tenant import Queue, Role, Tenant, Token
 from corral.ports.engine import LogChunk
 from corral.ports.planner import Planner, PlanQuestion
@@ -294,6 +305,22 @@ class ControllerPool:
     async def remove_node(self, who: Principal, node: NodeId) -> None:
         """Forget a lost node without tasks."""
         await self._administer(who, NodeRemoved(at=self._shell.clock.now(), node=node, by=self._by(who)))
+
+    async def maintenance(self, who: Principal) -> MaintenanceReport:
+        """Return how far a planned outage is prepared."""
+        del who
+        return maintenance.report(self._shell.core, self._shell.clock.now())
+
+    async def start_maintenance(self, who: Principal, duration_s: float, reason: str) -> MaintenanceReport:
+        """Grant long leases from now on."""
+        now = self._shell.clock.now()
+        await self._administer(who, MaintenanceStarted(at=now, until=now + duration_s, by=self._by(who), reason=reason))
+        return await self.maintenance(who)
+
+    async def stop_maintenance(self, who: Principal) -> MaintenanceReport:
+        """Take the long leases back."""
+        await self._administer(who, MaintenanceEnded(at=self._shell.clock.now(), by=self._by(who)))
+        return await self.maintenance(who)
 
     async def set_queue(self, who: Principal, queue: Queue, *, create: bool) -> None:
         """Add or change a queue."""

@@ -156,6 +156,13 @@ class PlanRequest(Question):
     horizon_s: float = Field(default=7 * 86_400.0, ge=60, le=90 * 86_400.0, description="how far to look")
 
 
+class MaintenanceRequest(Question):
+    """How long the controller may be away, and why."""
+
+    duration_s: float = Field(ge=60.0, le=7 * 86_400.0, allow_inf_nan=False)
+    reason: str = Field(default="", max_length=256)
+
+
 class CordonRequest(Question):
     """Why a node gets no new tasks."""
 
