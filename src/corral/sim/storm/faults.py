@@ -35,13 +35,14 @@ class Faults:
     def plan(self, begin_s: float, end_s: float) -> None:
         """Plan the faults of a storm: few kinds, and one of them often (swarm testing, Groce et al., ISSTA 2012)."""
         chance = self._course.chance
-        kinds = [getattr(self, name) for name in KINDS]
-        weights = [chance.choice((0, 0, 1, 1, 4)) for _ in kinds]
+        kinds = [getattr(self, name) for name in chance.choice(THEMES)]
+        weights = [chance.choice((0, 1, 1, 4)) for _ in kinds]
         if not any(weights):
             weights[chance.randrange(len(weights))] = 1
-        for _ in range(chance.choice((6, 15, 30, 45))):
+        lasting_s = chance.choice(((0.5, 3.0, 8.0), (3.0, 8.0, 25.0), (25.0, 40.0, 60.0)))
+        for _ in range(chance.choice((6, 12, 20, 40))):
             kind = chance.choices(kinds, weights)[0]
-            lasts_s = chance.choice((0.5, 3.0, 8.0, 25.0, 45.0)) * chance.uniform(0.5, 1.5)
+            lasts_s = chance.choice(lasting_s) * chance.uniform(0.7, 1.3)
             self._course.after(chance.uniform(begin_s, end_s), lambda k=kind, s=lasts_s: self._strike(k, s))  # type: ignore[misc]
 
     def _strike(self, kind: Callable[[], Repair | None], lasts_s: float) -> None:
@@ -114,6 +115,23 @@ class Faults:
     def all_nodes_cut(self) -> Repair:
         """A head loses all nodes at once: its own fault, as a rule."""
         return self._cut(self._ways(self._head().name, [machine.name for machine in self._machines]))
+
+    def deposed_with_a_node(self) -> Repair | None:
+        """The leader is cut from the database and keeps a node, which is cut from all other heads."""
+        leader = self._head()
+        others = [head.name for head in self._heads if head is not leader]
+        if not others:
+            return None
+        ways = [(leader.name, HOST), (HOST, leader.name)]
+        node = self._machine().name
+        return self._cut(ways + [way for other in others for way in ((node, other), (other, node))])
+
+    def takeover_without_a_node(self) -> Repair:
+        """A node is cut from all heads, and the leader dies in the same moment."""
+        node = self._machine().name
+        repair = self._cut([way for head in self._heads for way in ((node, head.name), (head.name, node))])
+        self._head().kill()
+        return repair
 
     def slow_network(self) -> Repair:
         """Every message takes many times as long."""
@@ -235,6 +253,21 @@ class Faults:
 
 KINDS = tuple(name for name in vars(Faults) if not name.startswith("_") and name not in {"plan", "heal"})
 """The names of all faults."""
+
+LEADERS = (
+    "head_cut_from_database",
+    "head_cut",
+    "head_killed",
+    "head_paused",
+    "deposed_with_a_node",
+    "takeover_without_a_node",
+    "database_away",
+    "pair_cut",
+)
+NODES = ("node_cut", "pair_cut", "machine_paused", "power_lost", "relay_lost", "slow_network", "takeover_without_a_node")
+TASKS = ("agent_killed", "agent_stopped", "shim_killed", "shim_stopped", "device_failed", "slow_disk", "node_cut")
+THEMES = (KINDS, KINDS, LEADERS, NODES, TASKS)
+"""What a storm breaks: everything, or mainly leaders, nodes or what is on them."""
 
 
 class PowerSwitches:

@@ -115,7 +115,7 @@ class People:
             ),
             tenant=chance.choice(("left", "right", None)),
             fencing=Fencing.NONE if loose else Fencing.EXCLUSIVE,
-            lease_s=chance.choice((12.0, 15.0, 20.0)),
+            lease_s=chance.choice((12.0, 15.0, 20.0, 45.0)),
             grace_s=chance.choice((0.5, 3.0)),
             max_restarts=chance.choice((0, 1, 3)),
             **chance.choice(SHAPES),  # type: ignore[arg-type]
