@@ -111,7 +111,7 @@ class Cluster:
         assert self._process is not None
         return self._process.pid
 
-    def url(self, database: str, *, port: int | None = None) -> str:
+    def url(self, database: str, port: int | None = None) -> str:
         """Return the URL of a database, through another port (a proxy's) when that is given."""
         return f"postgresql://{USER}@{self._host}:{port or self.port}/{database}"
 
