@@ -43,7 +43,8 @@ def save_cluster(path: Path, cluster: ClusterFile) -> None:
 
 def write_whole(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Write a file whole, or not at all; from its first moment on it has ``mode``. Raises ``OSError``."""
-    new = path.with_name(f".{path.name}.new")
+    # Several processes of a machine write the same file: each has a new one of its own.
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(data)
