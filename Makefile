@@ -42,7 +42,7 @@ $(STAMP): pyproject.toml uv.lock
 	@touch $@
 
 test: setup lint types contracts ## pass every check and test
-	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadgroup $(PYTEST_ARGS)
 
 demo: setup ## run the main job on a simulated pool of 4 nodes x 8 devices
 	$(BIN)/python -m demo.run

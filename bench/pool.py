@@ -15,7 +15,7 @@ from typing import Self
 from bench.processes import kill_carriers
 from corral.client import Client
 
-COMMAND_LIMIT_S = 60.0
+COMMAND_LIMIT_S = 120.0
 
 
 class PoolFailed(Exception):
@@ -25,12 +25,15 @@ class PoolFailed(Exception):
 class Pool:
     """A running pool of simulated nodes. Nothing of it is left after the block, its tasks included.
 
+    ``start_command`` and ``flags`` are how it is started.
     ``environment`` is what its commands get: that of this process without what points to another pool.
     """
 
+    start_command = "up"
+
     def __init__(self, nodes: int = 4, gpus_per_node: int = 8, model: str = "h100") -> None:
         shape = {"--nodes": nodes, "--gpus-per-node": gpus_per_node, "--simulated": model}
-        self._flags = ["--port", "0", *(str(word) for pair in shape.items() for word in pair)]
+        self.flags = ["--port", "0", *(str(word) for pair in shape.items() for word in pair)]
         self._cleanup = contextlib.ExitStack()
         self.directory = Path()
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("CORRAL_")}
@@ -47,7 +50,7 @@ class Pool:
             cleanup.callback(kill_carriers, self.directory)
             cleanup.callback(self._down)
             try:
-                self.run("up", *self._flags)
+                self.run(self.start_command, *self.flags)
             except PoolFailed as error:
                 raise PoolFailed(f"{error}{self._last_words()}") from None
             self._cleanup = cleanup.pop_all()

@@ -157,8 +157,10 @@ class World:
                 AcknowledgeHeartbeat(node=said.node, epoch=self.epoch, sent_boottime_s=said.sent_boottime_s)
             )
 
-    async def until(self, predicate: Callable[[], object], what: str = "the condition") -> None:
-        await wait_until_async(predicate, timeout_s=20.0, what=what)
+    async def until(
+        self, predicate: Callable[[], object], what: str = "the condition", *, timeout_s: float = 20.0
+    ) -> None:
+        await wait_until_async(predicate, timeout_s=timeout_s, what=what)
 
     # ---- words -----------------------------------------------------------------------------------------------------
 

@@ -205,11 +205,3 @@ def test_fencing_proves_that_nothing_runs(scene: Scene, tmp_path: Path, frozen: 
         assert await whole_log(world, 1) == b"said\n"
 
     scene(scenario)
-
-
-def test_a_node_that_never_was_is_fenced_at_once(scene: Scene) -> None:
-    async def scenario(world: World) -> None:
-        await world.start()
-        assert await world.engine.fence(NodeId("nobody"))
-
-    scene(scenario)

@@ -242,3 +242,10 @@ def test_after_a_stop_nothing_is_heard(play: Play) -> None:
         assert not scene.engine.connected()
 
     play(scenario)
+
+
+def test_a_node_that_never_was_is_fenced_at_once(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        assert await scene.engine.fence(NodeId("nobody"))
+
+    play(scenario)

@@ -12,19 +12,20 @@ from corral.model.errors import StateUnusable, StoreConflict
 from corral.model.events import FactCodec
 from corral.model.ids import JobId, TenantId
 from corral.ports.store import Batch, JobQuery, Recovered, Store, UsageRow
-from corral.storage import SqliteStore
+from corral.storage import PostgresStore, SqliteStore
 from tests.unit.storage.samples import ended, finished, lost, placed
 
 Another = Callable[[], Store]
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(params=["sqlite", "postgres"])
 def another(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Another]:
     """Give a maker of stores on one and the same database."""
     made: list[Store] = []
+    url = request.getfixturevalue("database_url") if request.param == "postgres" else ""
 
     def make() -> Store:
-        store: Store = {"sqlite": SqliteStore}[request.param](tmp_path / "corral.db")
+        store: Store = PostgresStore(url) if url else SqliteStore(tmp_path / "corral.db")
         store.open()
         made.append(store)
         return store
@@ -278,3 +279,29 @@ def test_readers_in_other_threads_see_whole_batches(store: Store) -> None:
     reader.join()
     assert all(count % 4 == 0 for count in seen)
     assert seen == sorted(seen)
+
+
+def test_a_batch_that_is_in_its_place_already_is_not_written_again(store: Store) -> None:
+    epoch = store.acquire_leadership()
+    batch = Batch((lost(1.0), lost(2.0)), finished=(finished(1),), usage=(UsageRow(TenantId("a"), 0, 1.0, 2.0),))
+    assert store.append(0, epoch, batch) == 2
+    assert store.append(0, epoch, batch) == 2
+    assert [entry.seq for entry in store.recover().entries] == [1, 2]
+    assert store.usage(0, 1, None) == [UsageRow(TenantId("a"), 0, 1.0, 2.0)]
+    with pytest.raises(StoreConflict):
+        store.append(0, epoch, Batch((lost(1.0),)))
+    with pytest.raises(StoreConflict):
+        store.append(1, epoch, Batch((lost(1.0),)))
+    assert store.append(2, epoch, Batch((lost(3.0),))) == 3
+    with pytest.raises(StoreConflict):
+        store.append(0, epoch, batch)
+
+
+def test_a_batch_of_another_epoch_is_not_taken_for_ones_own(store: Store) -> None:
+    old = store.acquire_leadership()
+    store.append(0, old, Batch((lost(1.0),)))
+    new = store.acquire_leadership()
+    with pytest.raises(StoreConflict):
+        store.append(0, old, Batch((lost(1.0),)))
+    with pytest.raises(StoreConflict):
+        store.append(0, new, Batch((lost(1.0),)))

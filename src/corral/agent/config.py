@@ -35,6 +35,13 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         tasks_kept: How many directories of ended, acknowledged tasks are kept.
         tasks_kept_s: How long they are kept at most.
         release_timeout_s: How long to wait for a device to be released before the end of a task is reported anyway.
+        allotted_devices: Of the real devices, those that are the pool's (uuids, or indices by bus); ``None``: all.
+        cluster_path: On a pool of several machines: ``cluster.json``, which names the heads (it changes; read it when
+            a head is needed). Empty on a pool of one machine.
+        node_token_path: The file of the bearer token that heads accept from this node.
+        cache_max_mib: How much is kept of files that were sent, for the next task.
+        return_max_mib: How large the outputs of a task may be, and its checkpoint.
+        ca_path: The certificates of the heads (PEM); a head's name is not checked, its certificate is.
     """
 
     node: NodeId
@@ -55,6 +62,12 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tasks_kept: int = 2000
     tasks_kept_s: float = 7 * 86400.0
     release_timeout_s: float = 10.0
+    allotted_devices: tuple[str, ...] | None = None
+    cluster_path: str = ""
+    node_token_path: str = ""
+    ca_path: str = ""
+    cache_max_mib: int = 20_480
+    return_max_mib: int = 4_096
 
     @property
     def node_dir(self) -> Path:

@@ -2,6 +2,9 @@
 
 Every incarnation of a task is launched at most once; a lower incarnation than the highest seen is refused for ever, and
 so are the commands of an older leader. The end of a task is told in every hello until the controller acknowledges it.
+
+Leases run from the sending of the last hello or heartbeat that the controller acknowledged. That a connection was made
+proves nothing: what took it may be cut off from the controller.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from corral.agent.inputs import (
     TaskFinished,
     TaskRemoved,
 )
+from corral.agent.leases import Leases
 from corral.agent.outputs import ExtendLease, Forget, Launch, Note, Output, Record, SaveEpoch, Say, Stop
 from corral.agent.table import Entry, TaskTable
 from corral.model.events import Decision, TaskEnded, TaskStarted
@@ -44,6 +48,7 @@ from corral.model.messages import (
     LaunchTask,
     MasterDecided,
     MasterProposed,
+    SayHello,
     StopTask,
     TaskPhase,
     TaskReport,
@@ -74,7 +79,7 @@ class AgentCore:
         self._table = TaskTable()
         self._epoch = epoch
         self._connected = False
-        self._contact_boottime_s = 0.0
+        self._leases = Leases()
         self._devices: tuple[DeviceState, ...] = ()
         self._failed: dict[DeviceId, str] = {}
         self._shards: tuple[str, ...] = ()
@@ -102,7 +107,7 @@ class AgentCore:
         """Take one input in and return what is to be done, in order. Times: epoch seconds and CLOCK_BOOTTIME."""
         match given:
             case Commanded(command):
-                self._on_command(command, now)
+                self._on_command(command, now, boottime_s)
             case TaskBegan():
                 self._on_began(given, now)
             case TaskFinished():
@@ -133,7 +138,9 @@ class AgentCore:
 
     def _on_connected(self, boottime_s: float) -> None:
         self._connected = True
-        self._contact_boottime_s = boottime_s
+        self._say_hello(boottime_s)
+
+    def _say_hello(self, boottime_s: float, asked: int | None = None) -> None:
         who = self.identity
         hello = Hello(
             node=self._node,
@@ -144,6 +151,8 @@ class AgentCore:
             tasks=self.reports(),
             devices=self._devices,
             shards=self._shards,
+            sent_boottime_s=boottime_s,
+            asked=asked,
         )
         self._outputs.append(Say(hello))
 
@@ -163,6 +172,7 @@ class AgentCore:
                 usage=beat.usage,
                 load_1m=beat.load_1m,
                 memory_free_mib=beat.memory_free_mib,
+                contact_boottime_s=self._leases.contact_s,
             )
             self._outputs.append(Say(heartbeat))
 
@@ -185,7 +195,7 @@ class AgentCore:
 
     # ---- commands --------------------------------------------------------------------------------------------------
 
-    def _on_command(self, command: ControllerSays, now: float) -> None:
+    def _on_command(self, command: ControllerSays, now: float, boottime_s: float) -> None:
         if not self._admits(command):
             return
         match command:
@@ -196,7 +206,9 @@ class AgentCore:
             case Acknowledge():
                 self._on_acknowledge(command)
             case AcknowledgeHeartbeat():
-                self._on_contact(command.sent_boottime_s)
+                self._on_contact(command)
+            case SayHello():
+                self._say_hello(boottime_s, command.asked)
             case _:
                 self._on_master_command(command, now)
 
@@ -238,19 +250,20 @@ class AgentCore:
             self._refuse(command, now)
             return
         entry = Entry.of(command)
-        older = [other for other in self._table.of_task(task) if not other.ended]
+        before = self._table.in_the_way(entry)
         self._table.add(entry)
         failed = self._failure_of(entry)
         if failed is not None:
             exit_ = TaskExit(Cause.DEVICE_FAILED, message=failed, ended_at=now)
             self._on_finished(task, incarnation, exit_, now, record=True)
             return
-        if older:
+        if before:
             entry.waiting = command
-            for other in older:
-                self._stop(other, Cause.GANG_STOPPED, 0.0, now)
+            for other in before:
+                if other.task == task:
+                    self._stop(other, Cause.GANG_STOPPED, 0.0, now)
             return
-        self._outputs.append(Launch(command, self._deadline(entry)))
+        self._outputs.append(Launch(command, self._leases.deadline_s(entry.lease_s)))
 
     def _refuse(self, command: LaunchTask, now: float) -> None:
         highest = self._table.highest(command.task)
@@ -282,6 +295,7 @@ class AgentCore:
             exit_ = TaskExit(cause, message="stopped before it was started", ended_at=now)
             self._on_finished(entry.task, entry.incarnation, exit_, now, record=True)
         else:
+            entry.condemned = entry.condemned or grace_s + saving_s <= 0
             self._outputs.append(Stop(entry.task, entry.incarnation, cause, grace_s, saving_s))
 
     def _on_acknowledge(self, command: Acknowledge) -> None:
@@ -296,16 +310,13 @@ class AgentCore:
 
     # ---- leases ----------------------------------------------------------------------------------------------------
 
-    def _deadline(self, entry: Entry) -> float | None:
-        return None if entry.lease_s is None else self._contact_boottime_s + entry.lease_s
-
-    def _on_contact(self, sent_boottime_s: float) -> None:
-        if sent_boottime_s <= self._contact_boottime_s:
+    def _on_contact(self, command: AcknowledgeHeartbeat) -> None:
+        if not self._leases.confirm(command.sent_boottime_s, command.lease_s):
             return
-        self._contact_boottime_s = sent_boottime_s
         for entry in self._table:
-            deadline = self._deadline(entry)
-            if deadline is not None and entry.live:
+            deadline = self._leases.deadline_s(entry.lease_s)
+            # What is to end at once gets no more time: it would be thawed to die.
+            if deadline is not None and entry.live and not entry.condemned:
                 self._outputs.append(ExtendLease(entry.task, entry.incarnation, deadline))
 
     # ---- what happens ----------------------------------------------------------------------------------------------
@@ -354,17 +365,14 @@ class AgentCore:
             exit=exit_,
         )
         self._tell(entry, fact)
-        self._release_waiting(task)
+        self._release_waiting()
 
-    def _release_waiting(self, task: TaskKey) -> None:
-        """Launch the newest incarnation that waited until nothing older runs."""
-        entries = self._table.of_task(task)
-        if any(entry.live for entry in entries):
-            return
-        for entry in entries:
-            if entry.waiting is not None:
+    def _release_waiting(self) -> None:
+        """Launch what waited and has nothing in its way any more."""
+        for entry in self._table:
+            if entry.waiting is not None and not any(other.live for other in self._table.in_the_way(entry)):
                 command, entry.waiting = entry.waiting, None
-                self._outputs.append(Launch(command, self._deadline(entry)))
+                self._outputs.append(Launch(command, self._leases.deadline_s(entry.lease_s)))
 
     def _failure_of(self, entry: Entry) -> str | None:
         for uuid in entry.devices:

@@ -93,7 +93,7 @@ def identity(command: LaunchTask, config: AgentConfig, task_dir: str) -> dict[st
         "CORRAL_TENANT": command.tenant,
         "CORRAL_RESTARTS": str(command.restarts),
         "CORRAL_CHECKPOINT_DIR": f"{job_dir}/checkpoint/{task.gang}",
-        "CORRAL_OUTPUT_DIR": f"{job_dir}/output",
+        "CORRAL_OUTPUT_DIR": f"{task_dir if config.cluster_path else job_dir}/output",
         "CORRAL_DATA_DIR": f"{config.state_dir}/nodes/{config.node}/data",
         "CORRAL_TASK_DIR": task_dir,
         "CORRAL_NUM_NODES": str(max(1, len(command.peers))),

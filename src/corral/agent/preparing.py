@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
 from collections.abc import Mapping
@@ -18,7 +17,9 @@ from corral.agent.environment import INHERITED, task_environment
 from corral.agent.shim import record
 from corral.agent.shim.handle import write_lease
 from corral.agent.taskdir import LEASE, WORK, marker, write_file
+from corral.agent.travelling import Packed, Travelling, setup_key
 from corral.agent.workview import ViewFailed, build_view
+from corral.model.errors import CorralError
 from corral.model.ids import DeviceId
 from corral.model.messages import LaunchTask
 
@@ -46,15 +47,24 @@ class Preparer:
     """
 
     def __init__(
-        self, config: AgentConfig, cgroups: CgroupSupport | None, cpus: CpuChooser | None, inherited: Mapping[str, str]
+        self,
+        config: AgentConfig,
+        cgroups: CgroupSupport | None,
+        cpus: CpuChooser | None,
+        inherited: Mapping[str, str],
+        travelling: Travelling | None = None,
     ) -> None:
-        """``cgroups`` and ``cpus`` are ``None`` where the node's CPUs are pretended."""
+        """``cgroups`` and ``cpus`` are ``None`` where the node's CPUs are pretended.
+
+        ``travelling`` is ``None`` on a pool of one machine, where tasks run where the files are.
+        """
         self.vendors: dict[DeviceId, str] = {}
         self._config = config
         self._cgroups = cgroups
         self._cpus = cpus
         self._inherited = {name: inherited[name] for name in INHERITED if name in inherited}
         self._tasks_dir = str(config.tasks_dir)
+        self._travelling = travelling
 
     def directory(self, command: LaunchTask) -> str:
         """Return the directory of a task."""
@@ -68,15 +78,19 @@ class Preparer:
         cpus: tuple[int, ...] | None = None
         try:
             os.mkdir(directory)  # noqa: PTH102 - strings all along: this runs for every task
-            self._make_job_dirs(command)
-            spec = self._spec(command, directory, self._working_directory(command, directory))
+            if self._travelling is not None:
+                packed = self._travelling.lay_out(command, directory)
+            else:
+                self._make_job_dirs(command)
+                packed = Packed(self._working_directory(command, directory), self._setup(command))
+            spec = self._spec(command, directory, packed)
             if deadline_boottime_s is not None:
                 spec["lease"] = self._lease(command, directory, deadline_boottime_s)
             cpus = self._bound_cpus(command, spec)
             spec["cpus"] = cpus
             # In place: nobody reads it before the fork server is asked.
             write_file(f"{directory}/{record.SPEC}", msgspec.json.encode(spec))
-        except ViewFailed as error:
+        except (ViewFailed, CorralError) as error:
             raise PreparationFailed(str(error)) from None
         except OSError as error:
             self.give_back(cpus, command.placement.cpus_milli)
@@ -98,7 +112,12 @@ class Preparer:
 
     # ---- parts of the specification --------------------------------------------------------------------------------
 
-    def _spec(self, command: LaunchTask, directory: str, cwd: str) -> dict[str, Any]:
+    def slow(self, command: LaunchTask) -> bool:
+        """Return whether preparing a task takes so long that nobody may wait for it."""
+        travels = self._travelling is not None and (command.files is not None or bool(command.restore))
+        return travels or bool(command.file_mounts)
+
+    def _spec(self, command: LaunchTask, directory: str, packed: Packed) -> dict[str, Any]:
         config = self._config
         env = task_environment(command, config, self.vendors, directory, self._inherited)
         return {
@@ -106,9 +125,9 @@ class Preparer:
             "incarnation": command.incarnation,
             "argv": command.argv if command.script is None else None,
             "script": command.script,
-            "setup": self._setup(command),
+            "setup": packed.setup,
             "env": env,
-            "cwd": cwd,
+            "cwd": packed.cwd,
             "log_max_bytes": config.log_max_bytes,
             "log_files": config.log_files,
             "max_duration_s": command.max_duration_s,
@@ -121,12 +140,9 @@ class Preparer:
         }
 
     def _setup(self, command: LaunchTask) -> dict[str, str] | None:
-        """Name the setup by its content: the script, and where it runs, for it may read files beside it."""
         if command.setup is None:
             return None
-        content = (command.setup, command.workdir, sorted(command.file_mounts.items()))
-        digest = hashlib.sha256(msgspec.json.encode(content)).hexdigest()
-        return {"script": command.setup, "marker": str(self._config.node_dir / "setups" / digest)}
+        return {"script": command.setup, "marker": str(self._config.node_dir / "setups" / setup_key(command))}
 
     def _cgroup(self, command: LaunchTask, directory: str) -> dict[str, Any] | None:
         if self._cgroups is None:

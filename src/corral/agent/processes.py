@@ -2,7 +2,7 @@
 
 Standard library only: the shim, the agent and the local engine use it.
 """
-# ruff: noqa: PTH110, PTH115, PTH208 -- a shim is forked from a process that never loads pathlib
+# ruff: noqa: PTH110, PTH115, PTH116, PTH208 -- a shim is forked from a process that never loads pathlib
 
 from __future__ import annotations
 
@@ -88,6 +88,18 @@ def boot_id() -> str:
     """Return the identifier of this boot: pids and start times of another boot mean nothing."""
     raw = read_small("/proc/sys/kernel/random/boot_id")
     return "" if raw is None else raw.decode().strip()
+
+
+def process_space() -> str:
+    """Return what names this process namespace within a boot: its number, and the start of its first process.
+
+    The number alone does not: the kernel gives it to another namespace once all processes of the first have ended.
+    """
+    try:
+        number = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        number = 0
+    return f"{number}:{start_ticks(1)}"
 
 
 def is_alive(pid: int, ticks: int) -> bool:

@@ -8,18 +8,28 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from msgspec.structs import replace
-
 from corral.agent import processes, taskdir, usage
 from corral.agent.config import AgentConfig
 from corral.agent.forklink import ALREADY_FORKED, UNREACHABLE, ForkAnswer, ForkLink
+from corral.agent.guarding import boottime_s, is_overdue, runs_free
 from corral.agent.inputs import Input, LaunchFailed, TaskBegan, TaskFinished
 from corral.agent.members import Members
 from corral.agent.outputs import ExtendLease, Launch, Record, Stop
-from corral.agent.preparing import PreparationFailed, Preparer
-from corral.agent.running import News, NotifySocket, Running, StopOrder, unwatch_shim, watch_shim
-from corral.agent.shim import record
-from corral.agent.shim.handle import TaskHandle, write_lease
+from corral.agent.preparing import PreparationFailed, Prepared, Preparer
+from corral.agent.returning import Returner
+from corral.agent.running import (
+    News,
+    NotifySocket,
+    Running,
+    StopOrder,
+    extend_lease,
+    record_end,
+    unwatch_shim,
+    watch_shim,
+    with_problem,
+)
+from corral.agent.shim.handle import TaskHandle
+from corral.agent.shim.lease import read_deadline
 from corral.agent.threads import in_thread
 from corral.model.ids import DeviceId
 from corral.model.job import Cause, TaskExit
@@ -32,7 +42,6 @@ LOOK_AFTER_S = 0.5
 STOP_AGAIN_S = 0.02
 SHIM_PATIENCE_S = 10.0
 SWEEP_AGAIN_S = 2.0
-USAGE_PER_BEAT = 64
 
 Verify = Callable[[tuple[DeviceId, ...], frozenset[int], Callable[[str | None], None]], None]
 
@@ -52,19 +61,25 @@ class Runner:
         tell: Callable[[Input], None],
         verify: Verify,
         held: dict[DeviceId, int],
+        returner: Returner | None = None,
     ) -> None:
-        """``verify`` calls back when an ended task's devices are free, or with what they still hold."""
+        """``verify`` calls back when an ended task's devices are free, or with what they still hold.
+
+        ``returner`` brings back what tasks write; ``None`` where everybody sees this machine's disk.
+        """
         self.held = held
         self._config = config
         self._preparer = preparer
         self._members = members
         self._tell = tell
         self._verify = verify
+        self._returner = returner
         self._running: dict[str, Running] = {}
         self._forks = ForkLink(config.fork_socket)
         self._socket = NotifySocket(config.notify_socket, self._on_news)
         self._chores: set[asyncio.Task[None]] = set()
-        self._usage_from = 0
+        self._turns: usage.Turns[Running] = usage.Turns()
+        self._halts = usage.Halts()
 
     def start(self) -> None:
         """Listen to shims and connect to the fork server. Raises ``OSError``."""
@@ -90,8 +105,9 @@ class Runner:
         devices = tuple(share.uuid for share in command.placement.devices)
         running = Running(command.task, command.incarnation, marker, self._preparer.directory(command), devices)
         running.cpus_milli = command.placement.cpus_milli
+        running.deadline_s = order.deadline_boottime_s
         self._hold(running)
-        if command.file_mounts:
+        if self._preparer.slow(command):
             # Laying out a large working directory takes its time, in which nobody may ask the fork server for it.
             running.asked = True
             self._chore(self._prepare_slowly(running, order))
@@ -101,7 +117,12 @@ class Runner:
         except PreparationFailed as error:
             self._fail(running, str(error))
             return
+        self._prepared(running, prepared)
+
+    def _prepared(self, running: Running, prepared: Prepared) -> None:
         running.cpus = prepared.cpus
+        if self._returner is not None:
+            self._returner.watch(running)
         self._ask(running)
 
     async def _prepare_slowly(self, running: Running, order: Launch) -> None:
@@ -110,13 +131,18 @@ class Runner:
         except PreparationFailed as error:
             self._fail(running, str(error))
             return
-        running.cpus = prepared.cpus
-        self._ask(running)
+        if running.deadline_s is not None and running.deadline_s != order.deadline_boottime_s:
+            # There was contact meanwhile.
+            extend_lease(running)
+        self._prepared(running, prepared)
 
     def adopt(self, running: Running) -> None:
         """Take a task over that an earlier run of the agent left, and see what became of it."""
         self._preparer.hold(running.cpus, running.cpus_milli)
+        running.deadline_s = read_deadline(f"{running.directory}/{taskdir.LEASE}")
         self._hold(running)
+        if self._returner is not None:
+            self._returner.watch(running, adopted=True)
         if taskdir.is_prepared(running.directory):
             self._look(running)
         else:
@@ -143,6 +169,8 @@ class Runner:
     def _fail(self, running: Running, message: str) -> None:
         self._drop(running)
         self._preparer.give_back(running.cpus, running.cpus_milli)
+        if self._returner is not None:
+            self._returner.forget(running)
         self._tell(LaunchFailed(running.task, running.incarnation, message))
 
     def _hold(self, running: Running) -> None:
@@ -242,6 +270,23 @@ class Runner:
             young = running.asked or now - running.asked_at < LOOK_AFTER_S
             if not young and (running.pidfd is None or not running.began):
                 self._look(running)
+            if is_overdue(running.deadline_s, boottime_s()) and not (running.guarded or running.ending):
+                self._chore(self._guard(running))
+
+    async def _guard(self, running: Running) -> None:
+        """Kill a task that runs without a lease, and the shim that lets it."""
+        running.guarded = True
+        try:
+            free = await in_thread(lambda: runs_free(running.path))
+        finally:
+            running.guarded = False
+        shim = taskdir.read_shim(running.directory)
+        if not free or shim is None or running.ending or not is_overdue(running.deadline_s, boottime_s()):
+            return
+        _log.error("the shim of task %s lets it run without a lease: killing both", running.marker)
+        if running.stop is None:
+            running.stop = StopOrder(Cause.LEASE_EXPIRED, 0.0)
+        await self._kill(shim.pid, shim.start_ticks)
 
     def _look(self, running: Running) -> None:
         """Learn from its directory how far a task is."""
@@ -316,22 +361,21 @@ class Runner:
         self._verify(running.devices, pids, lambda problem: self._finish(running, exit_, problem))
 
     def _finish(self, running: Running, exit_: TaskExit, problem: str | None) -> None:
-        if problem is not None:
-            exit_ = replace(exit_, message="; ".join(part for part in (exit_.message, problem) if part))
         self._preparer.give_back(running.cpus, running.cpus_milli)
+        exit_ = with_problem(exit_, problem)
+        if self._returner is None:
+            self._tell(TaskFinished(running.task, running.incarnation, exit_))
+        else:
+            self._chore(self._tell_when_back(self._returner, running, exit_))
+
+    async def _tell_when_back(self, returner: Returner, running: Running, exit_: TaskExit) -> None:
+        """Tell the end of a task when its files and its log have gone back."""
+        exit_ = with_problem(exit_, await returner.finish(running))
         self._tell(TaskFinished(running.task, running.incarnation, exit_))
 
     def record(self, order: Record) -> None:
         """Write down an end that no shim writes, and let no shim be forked there any more."""
-        directory = self._config.tasks_dir / taskdir.marker(order.task, order.incarnation)
-        try:
-            directory.mkdir(exist_ok=True)
-            if taskdir.forbid_fork(directory) or not TaskHandle(directory).shim_lives():
-                taskdir.record_end(directory, order.task, order.incarnation, order.exit)
-        except OSError as error:
-            _log.error("the end of task %s cannot be written: %s", directory.name, error)
-            # Without it no shim can be forked there, neither now nor after a restart of this agent.
-            (directory / record.SPEC).unlink(missing_ok=True)
+        record_end(self._config.tasks_dir, order)
 
     # ---- the rest --------------------------------------------------------------------------------------------------
 
@@ -340,18 +384,14 @@ class Runner:
         running = self._running.get(taskdir.marker(order.task, order.incarnation))
         if running is None:
             return
-        try:
-            write_lease(running.path / taskdir.LEASE, order.deadline_boottime_s)
-        except OSError as error:
-            _log.error("the lease of task %s cannot be extended: %s", running.marker, error)
+        running.deadline_s = order.deadline_boottime_s
+        extend_lease(running)
 
     def usage(self) -> tuple[Usage, ...]:
         """Return samples of running tasks: all of them, or in turn where there are very many."""
-        began = [running for running in self._running.values() if running.began and running.pidfd is not None]
-        if len(began) > USAGE_PER_BEAT:
-            self._usage_from = (self._usage_from + USAGE_PER_BEAT) % len(began)
-            began = (began + began)[self._usage_from : self._usage_from + USAGE_PER_BEAT]
-        return tuple(usage.sample(one.task, one.incarnation, one.path, one.shim_pid) for one in began)
+        began = self._turns.next([one for one in self._running.values() if one.began and one.pidfd is not None])
+        self._halts.forget_others({(one.task, one.incarnation) for one in self._running.values()})
+        return tuple(usage.sample(one.task, one.incarnation, one.path, one.shim_pid, self._halts) for one in began)
 
     def _chore(self, work: Coroutine[Any, Any, None]) -> None:
         chore = asyncio.get_running_loop().create_task(work)

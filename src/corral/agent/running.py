@@ -10,10 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
-from corral.agent import processes
-from corral.agent.taskdir import Datagram, ShimFile, StatusFile
+from corral.agent import processes, taskdir
+from corral.agent.outputs import Record
+from corral.agent.shim import record
+from corral.agent.shim.handle import TaskHandle, write_lease
+from corral.agent.taskdir import LEASE, Datagram, ShimFile, StatusFile
 from corral.model.ids import DeviceId, TaskKey
+from corral.model.job import TaskExit
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +44,11 @@ class StopOrder(msgspec.Struct):
 
 
 class Running(msgspec.Struct):
-    """One live task. ``asked``: the fork server was asked and has not answered yet; ``ending``: its end is at work."""
+    """One live task. ``asked``: the fork server was asked and has not answered yet; ``ending``: its end is at work.
+
+    ``deadline_s`` is the end of its lease (CLOCK_BOOTTIME), ``None`` without one; ``guarded``: it is being looked at
+    whether the shim kept to it.
+    """
 
     task: TaskKey
     incarnation: int
@@ -55,6 +64,8 @@ class Running(msgspec.Struct):
     began: bool = False
     ending: bool = False
     stop: StopOrder | None = None
+    deadline_s: float | None = None
+    guarded: bool = False
 
     @property
     def path(self) -> Path:
@@ -134,3 +145,32 @@ def unwatch_shim(running: Running) -> None:
         asyncio.get_running_loop().remove_reader(running.pidfd)
         os.close(running.pidfd)
         running.pidfd = None
+
+
+def extend_lease(running: Running) -> None:
+    """Write down the end of a task's lease as it is now."""
+    assert running.deadline_s is not None, "only who has a lease has it extended"
+    try:
+        write_lease(running.path / LEASE, running.deadline_s)
+    except OSError as error:
+        _log.error("the lease of task %s cannot be extended: %s", running.marker, error)
+
+
+def record_end(tasks_dir: Path, order: Record) -> None:
+    """Write down an end that no shim writes, and let no shim be forked there any more."""
+    directory = tasks_dir / taskdir.marker(order.task, order.incarnation)
+    try:
+        directory.mkdir(exist_ok=True)
+        if taskdir.forbid_fork(directory) or not TaskHandle(directory).shim_lives():
+            taskdir.record_end(directory, order.task, order.incarnation, order.exit)
+    except OSError as error:
+        _log.error("the end of task %s cannot be written: %s", directory.name, error)
+        # Without it no shim can be forked there, neither now nor after a restart of this agent.
+        (directory / record.SPEC).unlink(missing_ok=True)
+
+
+def with_problem(exit_: TaskExit, problem: str | None) -> TaskExit:
+    """Return an end that tells of a problem beside."""
+    if problem is None:
+        return exit_
+    return replace(exit_, message="; ".join(part for part in (exit_.message, problem) if part))

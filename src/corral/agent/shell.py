@@ -11,7 +11,6 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import assert_never
 
 import msgspec
@@ -20,6 +19,9 @@ from corral.agent import adoption, cgroup, processes, taskdir
 from corral.agent.affinity import CpuChooser
 from corral.agent.config import AgentConfig
 from corral.agent.core import AgentCore, Identity
+from corral.agent.courier import Courier
+from corral.agent.depot import Depot
+from corral.agent.giving import Giver
 from corral.agent.inputs import (
     Beat,
     Commanded,
@@ -36,9 +38,11 @@ from corral.agent.outputs import ExtendLease, Forget, Launch, Note, Output, Reco
 from corral.agent.preparing import Preparer
 from corral.agent.release import Releases
 from corral.agent.retention import Kept, Retention, remove
+from corral.agent.returning import Returner
 from corral.agent.runner import Runner
 from corral.agent.sampler import DeviceSampler, Look
 from corral.agent.threads import in_thread
+from corral.agent.travelling import Travelling
 from corral.agent.usage import memory_available_mib
 from corral.model.ids import DeviceId
 from corral.model.resources import DeviceSpec, NodeSpec
@@ -54,6 +58,7 @@ SHARDS_MAX = 10_000
 DEVICES_NAME = "devices-found.json"
 EPOCH_NAME = "epoch"
 ACKNOWLEDGED_NAME = "acknowledged"
+MIB = 1 << 20
 
 
 class Shell:
@@ -74,13 +79,20 @@ class Shell:
         self._held: dict[DeviceId, int] = {}
         self._releases = Releases(self._sampler, self._held, config.release_timeout_s)
         real = not config.simulated
+        travelling: Travelling | None = None
+        self._returner: Returner | None = None
+        if config.cluster_path:
+            travelling, self._returner = _travelling(config)
         self._preparer = Preparer(
             config,
             cgroup.probe() if real else None,
             CpuChooser(os.sched_getaffinity(0)) if real else None,
             environment,
+            travelling,
         )
-        self._runner = Runner(config, self._preparer, self._members, self._tell, self._releases.verify, self._held)
+        self._runner = Runner(
+            config, self._preparer, self._members, self._tell, self._releases.verify, self._held, self._returner
+        )
         self._link = Link(
             config.engine_socket,
             on_connected=lambda: self._tell(Connected()),
@@ -102,6 +114,8 @@ class Shell:
         identity = self._identity(devices)
         self._core = AgentCore(identity, self._factory, found.known, self._load_epoch())
         self._runner.start()
+        if self._returner is not None:
+            self._returner.start()
         for running in found.running:
             self._runner.adopt(running)
         self._observe()
@@ -117,6 +131,8 @@ class Shell:
                 task.cancel()
             await self._link.stop()
             await self._runner.stop()
+            if self._returner is not None:
+                await self._returner.stop()
             self._sampler.stop()
             self._retention.close()
 
@@ -183,7 +199,6 @@ class Shell:
     def _identity(self, devices: tuple[DeviceSpec, ...]) -> Identity:
         self._preparer.vendors = {device.uuid: device.vendor for device in devices}
         config = self._config
-        pid_namespace = Path("/proc/self/ns/pid").stat().st_ino
         spec = NodeSpec(
             id=config.node,
             hostname=config.hostname or socket.gethostname(),
@@ -193,7 +208,7 @@ class Shell:
             devices=devices,
             rack=config.rack,
             simulated=config.simulated,
-            incarnation=f"{processes.boot_id()}:{pid_namespace}",
+            incarnation=f"{processes.boot_id()}:{processes.process_space()}",
         )
         return Identity(spec, os.getpid(), config.supervisor_start)
 
@@ -255,6 +270,15 @@ class Shell:
         for kept in due:
             self._tell(TaskRemoved(*taskdir.parse_marker(kept.marker)))
         return problems
+
+
+def _travelling(config: AgentConfig) -> tuple[Travelling, Returner]:
+    """Return who brings files here, and who brings them back."""
+    courier = Courier(config)
+    cache = config.node_dir / "cache"
+    travelling = Travelling(config, Depot(cache, config.cache_max_mib * MIB, courier.fetch))
+    giver = Giver(config.node, courier, cache, config.return_max_mib * MIB)
+    return travelling, Returner(config.node, courier, travelling, giver)
 
 
 def _boottime_s() -> float:

@@ -15,7 +15,10 @@ NEVER = -1
 
 
 class Entry(msgspec.Struct):
-    """One incarnation of a task. ``waiting`` is its command while an older incarnation still runs here."""
+    """One incarnation of a task. ``waiting`` is its command while an older incarnation still runs here.
+
+    ``condemned`` was told to end at once.
+    """
 
     task: TaskKey
     incarnation: int
@@ -28,6 +31,7 @@ class Entry(msgspec.Struct):
     grace_s: float = 10.0
     waiting: LaunchTask | None = None
     device_failed: bool = False
+    condemned: bool = False
 
     @property
     def ended(self) -> bool:
@@ -89,6 +93,21 @@ class TaskTable:
     def of_task(self, task: TaskKey) -> list[Entry]:
         """Return all incarnations of a task that are not acknowledged."""
         return list(self._entries.get(task, {}).values())
+
+    def in_the_way(self, entry: Entry) -> list[Entry]:
+        """Return what has to be over before a task is launched.
+
+        Those are the other incarnations of itself, and what was told to end at once on its devices: a node that comes
+        back has tasks that were given up, and they hold their devices' memory until they are gone.
+        """
+        devices = set(entry.devices)
+        return [
+            other
+            for other in self
+            if other is not entry
+            and not other.ended
+            and (other.task == entry.task or (other.condemned and not devices.isdisjoint(other.devices)))
+        ]
 
     def highest(self, task: TaskKey) -> int:
         """Return the highest incarnation seen, ``NEVER`` when there was none."""

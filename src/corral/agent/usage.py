@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from corral.agent import processes
 from corral.agent.shim.log_reader import read_log
@@ -13,6 +15,9 @@ from corral.agent.taskdir import PROGRESS
 from corral.model.ids import TaskKey
 from corral.model.messages import Usage
 
+T = TypeVar("T")
+
+BLOCKED_S = 10.0
 _PROGRESS_BYTES = 256
 _MIB = 1 << 20
 # Fields 14 to 17 of /proc/PID/stat (proc(5)), counted from the state, which is field 3.
@@ -20,10 +25,51 @@ _TIMES = slice(11, 15)
 _CHILDREN_TIMES = slice(13, 15)
 
 
-def sample(task: TaskKey, incarnation: int, directory: Path, shim: int | None) -> Usage:
+class Turns(Generic[T]):
+    """Takes a few of many things at a time, all of them in turn."""
+
+    def __init__(self, most: int = 64) -> None:
+        self._most = most
+        self._first = 0
+
+    def next(self, things: Sequence[T]) -> Sequence[T]:
+        """Return those whose turn it is."""
+        if len(things) <= self._most:
+            return things
+        self._first = (self._first + self._most) % len(things)
+        return [*things, *things][self._first : self._first + self._most]
+
+
+class Halts:
+    """Tells which tasks have a main process that lives and does not run."""
+
+    def __init__(self) -> None:
+        self._blocked_since: dict[tuple[TaskKey, int], float] = {}
+
+    def look(self, name: tuple[TaskKey, int], main: processes.ProcessStat | None, now: float) -> str | None:
+        """Return why a main process does not run, ``None`` when it does. ``now`` is monotonic.
+
+        Any process waits in the kernel (D) for moments: what counts is that every look for a while finds it there.
+        """
+        if main is None or main.state != "D":
+            self._blocked_since.pop(name, None)
+            return "its main process is stopped by a signal" if main is not None and main.stopped else None
+        blocked_s = now - self._blocked_since.setdefault(name, now)
+        if blocked_s < BLOCKED_S:
+            return None
+        return f"its main process has waited in the kernel (state D) for {blocked_s:.0f} s"
+
+    def forget_others(self, names: set[tuple[TaskKey, int]]) -> None:
+        """Forget the tasks that are not among ``names``."""
+        for gone in self._blocked_since.keys() - names:
+            del self._blocked_since[gone]
+
+
+def sample(task: TaskKey, incarnation: int, directory: Path, shim: int | None, halts: Halts) -> Usage:
     """Return what one task uses now. ``shim`` is the pid of its shim, ``None`` when it is not known yet."""
     rss_mib: int | None = None
     cpu_s: float | None = None
+    halted: str | None = None
     if shim is not None:
         members = processes.descendants(shim)
         if members:
@@ -31,6 +77,8 @@ def sample(task: TaskKey, incarnation: int, directory: Path, shim: int | None) -
             rss_mib = pages * os.sysconf("SC_PAGE_SIZE") // _MIB
             ticks = _ticks(shim, _CHILDREN_TIMES) + sum(_ticks(stat.pid, _TIMES) for stat in members)
             cpu_s = ticks / os.sysconf("SC_CLK_TCK")
+        # A shim has one child of its own at a time; orphans of the task come after it.
+        halted = halts.look((task, incarnation), members[0] if members else None, time.monotonic())
     progress = read_progress(directory / PROGRESS)
     return Usage(
         task=task,
@@ -41,6 +89,7 @@ def sample(task: TaskKey, incarnation: int, directory: Path, shim: int | None) -
         log_bytes=_log_bytes(directory),
         progress_total=None if progress is None else progress.total,
         checkpointed_at=None if progress is None else progress.saved,
+        halted=halted,
     )
 
 

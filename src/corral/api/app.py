@@ -10,10 +10,13 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from corral.api.asked import failing
+from corral.api.elsewhere import Elsewhere
 from corral.api.guard import Guard
 from corral.api.problems import KnownRoutes, install
-from corral.api.routes import jobs, pool, streams, tenants
+from corral.api.routes import files, jobs, join, pool, streams, tenants
 from corral.api.streams import Stopping
+from corral.ports.files import Files
+from corral.ports.membership import Membership
 from corral.ports.pool import Pool
 from corral.wire.v1.jobs import JournalEntry
 from corral.wire.v1.problem import Problem
@@ -31,8 +34,17 @@ are only ever added: ignore those that you do not know.
 """
 
 
-def create_app(pool_: Pool, *, version: str, on_stop: Callable[[], None] | None = None) -> FastAPI:
+def create_app(
+    pool_: Pool | Elsewhere,
+    *,
+    version: str,
+    on_stop: Callable[[], None] | None = None,
+    files_: Files | None = None,
+    membership: Membership | None = None,
+) -> FastAPI:
     """Return the application. ``on_stop`` is called after ``POST /v1/stop`` was answered (``None``: it is refused).
+
+    Without ``files_`` the pool keeps no files; without ``membership`` no machine can join it.
 
     Whoever serves it calls :func:`begin_stop` in the event loop before the server waits for open connections.
     """
@@ -47,17 +59,30 @@ def create_app(pool_: Pool, *, version: str, on_stop: Callable[[], None] | None 
         generate_unique_id_function=lambda route: route.name,
     )
     app.state.pool = pool_
+    app.state.files = files_
     app.state.on_stop = on_stop
+    app.state.membership = membership
     app.state.stopping = Stopping()
     app.add_middleware(Guard)
     install(app)
-    routers = (jobs.router, streams.router, pool.router, tenants.router)
+    routers = (jobs.router, streams.router, pool.router, tenants.router, files.router, join.router)
     for router in routers:
         app.include_router(router, prefix=PREFIX, responses=failing(401, 422, 500, 503))
     app.include_router(pool.open_router, prefix=PREFIX)
     app.state.routes = KnownRoutes.of(PREFIX, *routers, pool.open_router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
+
+
+def serve_pool(
+    app: FastAPI, pool_: Pool | Elsewhere, files_: Files | None = None, membership: Membership | None = None
+) -> None:
+    """Answer from another pool from now on: this controller leads now, or leads no longer. Open streams end."""
+    app.state.stopping.begin()
+    app.state.pool = pool_
+    app.state.files = files_
+    app.state.membership = membership
+    app.state.stopping = Stopping()
 
 
 def begin_stop(app: FastAPI) -> None:

@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from starlette.requests import HTTPConnection
 
 from corral.api.streams import Stopping
-from corral.model.errors import Unauthenticated
+from corral.model.errors import Forbidden, Unauthenticated
+from corral.model.tenant import Role
 from corral.ports.pool import Pool, Principal
 from corral.wire.v1.base import Answer
 from corral.wire.v1.problem import MEDIA_TYPE
@@ -37,17 +38,21 @@ def bearer_secret(authorization: str) -> str:
 
 
 class BearerToken(HTTPBearer):
-    """Reads ``Authorization: Bearer SECRET`` and asks the pool who that is."""
+    """Reads ``Authorization: Bearer SECRET`` and asks the pool who that is. Only ``roles`` pass, or people's."""
 
-    def __init__(self) -> None:
+    def __init__(self, *roles: Role) -> None:
         super().__init__(scheme_name="token", description="an access token of the pool", auto_error=False)
+        self._roles = frozenset(roles) or frozenset(role for role in Role if role.of_people)
 
     async def __call__(self, request: HTTPConnection) -> Asked:  # type: ignore[override]
-        """Return who asks. Raises ``Unauthenticated``."""
+        """Return who asks. Raises ``Unauthenticated`` and ``Forbidden``."""
         state = request.app.state
         pool: Pool = state.pool
         secret = bearer_secret(request.headers.get("authorization", ""))
-        return Asked(pool, pool.authenticate(secret), state.stopping, partial(pool.authenticate, secret))
+        who = pool.authenticate(secret)
+        if who.role not in self._roles:
+            raise Forbidden(f"a token of role {who.role.value} does not allow this")
+        return Asked(pool, who, state.stopping, partial(pool.authenticate, secret))
 
 
 AskedNow = Annotated[Asked, Depends(BearerToken())]

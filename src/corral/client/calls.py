@@ -6,13 +6,13 @@ import random
 import time
 from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
 from corral.client.discovery import Address, Discovery, checked_url
 from corral.client.transport import Broken, NotSent, Reply, Stream, Transport
-from corral.model.errors import CorralError, DaemonNotRunning, Refusal, Unauthenticated, Unavailable
+from corral.model.errors import CorralError, DaemonNotRunning, NotLeader, Refusal, Unauthenticated, Unavailable
 
 T = TypeVar("T")
 BACKOFF_FIRST_S = 0.02
@@ -77,6 +77,8 @@ class Caller:
         self.timeout_s = timeout_s
         self.retry_s = retry_s
         self._target: Target | None = None
+        self._turn = 0
+        self._leader: str | None = None
 
     def call(
         self,
@@ -96,7 +98,7 @@ class Caller:
         that broke after a while was well until then: the time of looking for the pool begins when it is lost. Raises
         ``DaemonNotRunning`` when nobody answers and ``Unavailable`` when the connection broke.
         """
-        patience, limit_s = Patience(self.retry_s), timeout_s or self.timeout_s
+        patience, limit_s, followed = Patience(self.retry_s), timeout_s or self.timeout_s, False
         while True:
             target = None
             begun = time.monotonic()
@@ -106,11 +108,17 @@ class Caller:
                 typed = {"Content-Type": "application/json"} if body else {}
                 all_headers = {**target.headers, **typed, **(headers or {})}
                 reply = self.transport.request(method, url, all_headers, body, limit_s)
-                if reply.status < 400:
+                if reply.status < 300:
                     return reply
                 if reply.status == 401:
                     self._forget(target)  # the pool may have been made anew, with a new token
                 error = error_of(reply.status, reply.headers, reply.body, url)
+                if isinstance(error, NotLeader):
+                    # It was not carried out, whatever it is. To a leader that was named it goes at once, but only once.
+                    followed = self._follow(target, reply.headers) and not followed
+                    if not followed and not patience.pause():
+                        raise error
+                    continue
                 if long_poll and time.monotonic() - begun > BACKOFF_MAX_S:
                     patience = Patience(self.retry_s)
                 if reply.status != 503 or not error.retryable or not repeatable or not patience.pause():
@@ -129,22 +137,42 @@ class Caller:
 
     def stream(self, path: str, query: Query | None, headers: Mapping[str, str] | None = None) -> Stream:
         """Open a stream of server-sent events, once; raise ``NotSent`` or ``Broken``, or a problem document's error."""
-        target = self._found()
-        url, accept = target.url(path, query), {"Accept": "text/event-stream"}
-        stream = self.transport.stream(url, {**target.headers, **accept, **(headers or {})}, STREAM_IDLE_S)
-        if stream.status < 400:
-            return stream
-        body = b""
-        try:
-            while data := stream.read():
-                body += data
-        finally:
-            stream.close()
-        raise error_of(stream.status, stream.headers, body, url)
+        followed = False
+        while True:
+            target = self._found()
+            url, accept = target.url(path, query), {"Accept": "text/event-stream"}
+            stream = self.transport.stream(url, {**target.headers, **accept, **(headers or {})}, STREAM_IDLE_S)
+            if stream.status < 300:
+                return stream
+            body = b""
+            try:
+                while data := stream.read():
+                    body += data
+            finally:
+                stream.close()
+            error = error_of(stream.status, stream.headers, body, url)
+            if not isinstance(error, NotLeader):
+                raise error
+            if not self._follow(target, stream.headers) or followed:
+                raise NotSent(str(error))
+            followed = True
 
     def lost(self, patience: Patience) -> None:
         """Note that a stream broke: look for the pool again after a pause, or raise ``DaemonNotRunning``."""
-        self._again(patience, self._target)
+        if self._leader is None or self._target is not None:
+            self._again(patience, self._target)
+        elif not patience.pause():
+            raise self.discovery.not_running(self._leader)
+
+    def _follow(self, target: Target, headers: Mapping[str, str]) -> bool:
+        """Turn to the leader that a head named, or, when it knows none, to the next head; return which."""
+        leader = headers.get("location")
+        self._forget(target)
+        if leader is None:
+            return False
+        parts = urlsplit(leader)
+        self._leader = checked_url(f"{parts.scheme}://{parts.netloc}")
+        return True
 
     def _again(self, patience: Patience, target: Target | None) -> None:
         self._forget(target)
@@ -152,13 +180,14 @@ class Caller:
             raise self.discovery.not_running(target.origin if target else "") from None
 
     def _forget(self, target: Target | None) -> None:
-        """Look for the pool again at the next call, unless another thread has found it meanwhile."""
-        if self._target is target:
-            self._target = None
+        """Look for the pool again at the next call, at its next head; unless another thread has found it meanwhile."""
+        if target is not None and self._target is target:
+            self._target = self._leader = None
+            self._turn += 1
 
-    def _address(self) -> Address:
+    def _addresses(self) -> tuple[Address, ...]:
         try:
-            return self.discovery.address()
+            return self.discovery.addresses()
         except DaemonNotRunning as error:
             if self.discovery.may_return():
                 raise NotSent(str(error)) from None
@@ -168,11 +197,12 @@ class Caller:
         """Return where the pool is, as it is known or looked up now."""
         target = self._target
         if target is None:
-            address = self._address()
+            known = self._addresses()
+            address = known[self._turn % len(known)]
             if not address.token.isascii() or not address.token.isprintable() or " " in address.token:
                 raise Unauthenticated("the token holds characters that no token has")
             headers = {"Authorization": f"Bearer {address.token}", "Accept": "application/json"}
-            target = self._target = Target(checked_url(address.url), headers)
+            target = self._target = Target(self._leader or checked_url(address.url), headers)
         return target
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypeVar, Unpack
 from urllib.parse import quote
 
 import msgspec
 
 from corral.client.calls import Caller, decoded
-from corral.client.discovery import Discovery, checked_url
+from corral.client.discovery import Discovery
 from corral.client.handle import JobHandle
+from corral.client.submitting import Submitter
 from corral.client.transport import PlainTransport, Transport
 from corral.model.errors import InvalidField, UsageError
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
         JobRows,
         JobSummary,
         Ledger,
+        MaintenanceReport,
         NodeReport,
         PoolStatus,
         QueueLine,
@@ -39,23 +42,19 @@ T = TypeVar("T")
 WAIT_S = 20.0
 """How long one call of `wait` may stay unanswered; longer waits are several calls."""
 ANSWER_MARGIN_S = 10.0
-
-
-class _Id(msgspec.Struct, frozen=True):
-    id: str
-    name: str
-
-
-class _Submitted(msgspec.Struct, frozen=True):
-    jobs: tuple[_Id, ...]
+RETRY_S = 10.0
+RETRY_HEADS_S = 20.0
+"""A takeover takes up to 6 s, and a head that was cut off as long as a connection may take to be made."""
 
 
 class Client:
     """A pool, seen from outside. Without arguments it finds the pool of this machine and user.
 
+    A pool with several heads is given as ``urls``, or as one ``url`` with commas: the client follows the leader.
     ``url`` and ``token`` default to ``CORRAL_URL`` and ``CORRAL_TOKEN``, else to what the daemon of ``state_dir``
     (``CORRAL_STATE_DIR``, ``~/.corral``) wrote there. ``timeout_s`` limits one answer. While the daemon restarts,
-    reads, changes that may be repeated and submits (each has a key of its own) are repeated for up to ``retry_s``.
+    or another head takes over, reads, changes that may be repeated and submits (each has a key of its own) are repeated
+    for up to ``retry_s`` (10 s, with several URLs 20 s).
     ``ca_file`` (``CORRAL_CA_FILE``) holds the certificate of a pool that has its own authority; the pool of this
     machine is known by the certificate that it was started with. Threads may share a client.
 
@@ -69,13 +68,16 @@ class Client:
         state_dir: str | os.PathLike[str] | None = None,
         *,
         timeout_s: float = 30.0,
-        retry_s: float = 10.0,
+        retry_s: float | None = None,
         ca_file: str | os.PathLike[str] | None = None,
         transport: Transport | None = None,
+        urls: Sequence[str] = (),
     ) -> None:
-        discovery = Discovery(checked_url(url) if url else None, token, state_dir)
+        discovery = Discovery(",".join(urls) or url or None, token, state_dir)
+        patience_s = retry_s if retry_s is not None else RETRY_S if len(discovery.urls) < 2 else RETRY_HEADS_S
         self._transport = transport or PlainTransport(ca_file or discovery.ca_file, discovery.certificate)
-        self._caller = Caller(discovery, self._transport, timeout_s=timeout_s, retry_s=retry_s)
+        self._caller = Caller(discovery, self._transport, timeout_s=timeout_s, retry_s=patience_s)
+        self._submitter = Submitter(self._caller)
 
     def __enter__(self) -> Self:
         return self
@@ -106,6 +108,7 @@ class Client:
         return self.submit_all([job], idempotency_key=idempotency_key)[0]
 
     def submit_all(self, jobs: Sequence[JobAsk], *, idempotency_key: str | None = None) -> list[JobHandle]:
+<<<<<<< HEAD
         """Submit jobs together: all are admitted or none; ``after`` may name others of them.
 
         Raises ``InvalidField`` for a job's own proposer that is surely not to be found in its ``workdir``.
@@ -119,13 +122,25 @@ class Client:
         user = user_name()
         for document in documents:
             document.setdefault("user", user)
+=======
+        """Submit jobs together: all are admitted or none; ``after`` may name others of them."""
+>>>>>>> hub/main
         key = idempotency_key or os.urandom(16).hex()
         if not key.isascii() or not key.isprintable():
             raise UsageError("an idempotency key must be printable ASCII")
-        body = msgspec.json.encode({"jobs": documents})
-        reply = self._caller.call("POST", "/jobs", body=body, headers={"Idempotency-Key": key})
-        answer = decoded(reply.body, _Submitted)
-        return [JobHandle(self, job.id, job.name) for job in answer.jobs]
+        return [JobHandle(self, job.id, job.name) for job in self._submitter.submit(jobs, key, user_name())]
+
+    def fetch(self, ref: str, directory: str | os.PathLike[str]) -> list[Path]:
+        """Write what the tasks of a job gave back into a directory, and return the files.
+
+        Of one task they lie in the directory itself; an array has a directory for each element, called by its index,
+        a gang ``rank-N`` for each rank in it. ``ref`` may be a gang, ``12.3``. Raises ``NotFound`` when nothing came
+        back (yet).
+        """
+        from corral.client.fetching import fetched
+        from corral.client.luggage import Luggage
+
+        return fetched(self, ref, Path(directory), Luggage(self._caller))
 
     def handle(self, ref: str) -> JobHandle:
         """Return the handle of a job by its number or name."""
@@ -267,6 +282,23 @@ class Client:
     def remove_node(self, node: str) -> None:
         """Forget a lost node without tasks (admin)."""
         self._caller.call("DELETE", f"/nodes/{_name(node)}")
+
+    def maintenance(self) -> MaintenanceReport:
+        """Return how far a planned outage of the controller is prepared."""
+        from corral.model.report import MaintenanceReport
+
+        return self._get("/maintenance", MaintenanceReport)
+
+    def start_maintenance(self, duration_s: float, reason: str = "") -> MaintenanceReport:
+        """Grant leases for so long from now on (admin). The outage may begin when no node is ``missing``."""
+        from corral.model.report import MaintenanceReport
+
+        body = msgspec.json.encode({"duration_s": duration_s, "reason": reason})
+        return decoded(self._caller.call("POST", "/maintenance", body=body).body, MaintenanceReport)
+
+    def stop_maintenance(self) -> None:
+        """Take the long leases back (admin)."""
+        self._caller.call("DELETE", "/maintenance")
 
     def queue(self, limit: int = 100) -> tuple[QueueLine, ...]:
         """Return pending gangs in the order in which they are considered."""

@@ -17,12 +17,20 @@ CA_FILE_VARIABLE = "CORRAL_CA_FILE"
 START_HINT = "start one with `corral up`"
 
 
+class HeadFile(msgspec.Struct, frozen=True):
+    """Where another controller of the same pool answers. ``tls_cert`` is the file of its certificate."""
+
+    url: str
+    tls_cert: str | None = None
+
+
 class DaemonFile(msgspec.Struct, frozen=True):
     """What a running daemon writes about itself (``daemon.json``). ``tls_cert`` is the file of its certificate."""
 
     url: str
     pid: int
     tls_cert: str | None = None
+    heads: tuple[HeadFile, ...] = ()
 
 
 class FailureFile(msgspec.Struct, frozen=True):
@@ -44,7 +52,8 @@ class Discovery:
     """Finds a pool, and finds it again after its daemon was restarted on another port.
 
     An explicit ``url`` wins, then an explicit ``state_dir``, then ``CORRAL_URL``, ``CORRAL_STATE_DIR`` and
-    ``~/.corral``. The token file of a state directory is sent to that directory's own daemon only.
+    ``~/.corral``. A URL may be several, separated by commas: the heads of one pool. The token file of a state directory
+    is sent to that directory's own daemon, and to the heads that this one names.
     """
 
     def __init__(
@@ -56,36 +65,44 @@ class Discovery:
     ) -> None:
         known = os.environ if environment is None else environment
         self.url = url or (None if state_dir is not None else known.get(URL_VARIABLE)) or None
+        self.urls = urls_of(self.url) if self.url is not None else ()
         self.ca_file = known.get(CA_FILE_VARIABLE) or None
         self._token = token or known.get(TOKEN_VARIABLE) or None
         self.state_dir = Path(state_dir or known.get(STATE_DIR_VARIABLE) or "~/.corral").expanduser()
 
-    def address(self) -> Address:
-        """Return the pool's address now. Raises ``DaemonNotRunning``, ``Unauthenticated`` or ``StateUnusable``."""
-        if self.url is not None:
+    def addresses(self) -> tuple[Address, ...]:
+        """Return where the pool's heads are now, at least one.
+
+        Raises ``DaemonNotRunning``, ``Unauthenticated`` or ``StateUnusable``.
+        """
+        if self.urls:
             token = self._token
             if token is None:
                 daemon = self._daemon()
-                token = self._token_of_file() if daemon is not None and daemon.url == self.url else None
+                token = self._token_of_file() if daemon is not None and daemon.url in self.urls else None
             if token is None:
                 raise Unauthenticated(f"there is no token for {self.url}", hint=f"set {TOKEN_VARIABLE}")
-            return Address(self.url, token)
+            return tuple(Address(url, token) for url in self.urls)
         daemon = self._daemon()
         if daemon is None:
             raise self.not_running("")
-        return Address(daemon.url, self._token or self._token_of_file())
+        token = self._token or self._token_of_file()
+        return tuple(Address(url, token) for url in (daemon.url, *(head.url for head in daemon.heads)))
 
     def certificate(self, origin: str) -> str | None:
-        """Return the certificate file of this machine's own daemon when ``origin`` is where it answers."""
+        """Return the certificate file of ``origin`` if that is this machine's own daemon, or a head that it names."""
         daemon = self._daemon()
-        return daemon.tls_cert if daemon is not None and daemon.url == origin else None
+        if daemon is None:
+            return None
+        known = {head.url: head.tls_cert for head in daemon.heads} | {daemon.url: daemon.tls_cert}
+        return known.get(origin)
 
     def may_return(self) -> bool:
         """Return whether a daemon that does not answer may be back soon: it is remote, or its supervisor lives."""
         if self.url is not None:
             return True
         daemon = self._daemon()
-        return _alive(self._supervisor_pid()) or (daemon is not None and _alive(daemon.pid))
+        return _alive(self._supervisor_pid()) or (daemon is not None and (bool(daemon.heads) or _alive(daemon.pid)))
 
     def not_running(self, url: str) -> DaemonNotRunning:
         """Return the error for a pool that does not answer at ``url`` (empty: that says nowhere where it is)."""
@@ -115,7 +132,8 @@ class Discovery:
             return None
         try:
             daemon = msgspec.json.decode(data, type=DaemonFile)
-            return DaemonFile(checked_url(daemon.url), daemon.pid, daemon.tls_cert)
+            heads = tuple(HeadFile(checked_url(head.url), head.tls_cert) for head in daemon.heads)
+            return DaemonFile(checked_url(daemon.url), daemon.pid, daemon.tls_cert, heads)
         except (msgspec.DecodeError, UsageError):
             raise StateUnusable(f"{path} is damaged", hint="run `corral down`, then `corral up`") from None
 
@@ -151,6 +169,11 @@ def _alive(pid: int | None) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def urls_of(text: str) -> tuple[str, ...]:
+    """Return the URLs of a text that holds one or several, separated by commas. Raises ``UsageError``."""
+    return tuple(checked_url(url.strip()) for url in text.split(",") if url.strip()) or (checked_url(text),)
 
 
 def checked_url(url: str) -> str:

@@ -50,6 +50,7 @@ class JobFields(TypedDict, total=False):
     restart_cost: Duration | None
     work: Mapping[str, Scalar | Mapping[str, float]] | None
     appmaster: str | None
+    outputs: str | Sequence[str] | None
 
 
 _RESOURCES = ("accelerators", "cpus", "memory")

@@ -10,7 +10,7 @@ import msgspec
 
 from corral.client.calls import BACKOFF_MAX_S, Caller, Patience, Problem, Query, decoded
 from corral.client.transport import Broken, NotSent, blocks
-from corral.model.errors import CorralError, Unavailable
+from corral.model.errors import CorralError, StoreAway, Unavailable
 from corral.ports.engine import LogChunk
 
 PAGE_BYTES = 1 << 20
@@ -54,7 +54,7 @@ def events(caller: Caller, path: str, query: Query, last_id: str | None) -> Gene
         except (NotSent, Broken):
             pass
         except Unavailable as error:
-            if type(error) is not Unavailable:
+            if type(error) not in (Unavailable, StoreAway):
                 raise
         # What was open for a while was well, events or not: the time of looking for the pool begins when it is lost.
         if patience is None or time.monotonic() - opened > BACKOFF_MAX_S:

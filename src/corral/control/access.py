@@ -89,6 +89,11 @@ class Access:
                 return Ref(found[0], None, found[1])
         raise NotFound(f"there is no job {ref[:128]!r}", hint="`corral ps --all` lists them")
 
+    async def ended(self, job: JobId) -> Job | None:
+        """Return a finished job by its number."""
+        found, live = await self._by_number(job, None)
+        return None if live else found
+
     async def finished(self, tenant: TenantId, ref: str) -> Job | None:
         """Return the finished job that a tenant means by a number, or by a name that no live job of its has."""
         if ref.isdecimal():

@@ -12,7 +12,7 @@ import msgspec
 
 from corral.control.holdings import stop_s
 from corral.control.waiting import may_start
-from corral.model.ids import DeviceId, GangKey, NodeId
+from corral.model.ids import DeviceId, GangKey, NodeId, QueueName, TenantId
 from corral.model.job import Job
 from corral.model.market import Award
 from corral.model.offer import Allocation, Holding, Snapshot, VerdictKind
@@ -86,15 +86,20 @@ class Awards:
         return told
 
     def ready(self, snapshot: Snapshot, state: PoolState) -> list[Allocation]:
-        """Return the awards whose gang can start on all of its devices now, within the limits."""
+        """Return the awards whose gangs can start on all of their devices now and, together, within the limits."""
         waiting = []
         for key, kept in self._kept.items():
             job = state.jobs.get(key.job)
             gang = job.gangs.get(key.gang) if job is not None else None
-            if job is not None and gang is not None and may_start(job, gang) and _within_limits(job, kept.award, state):
-                waiting.append(Allocation(key, kept.award.placements, kept.award.bid))
-        verdicts = verify_all(waiting, snapshot)
-        return [won for won, verdict in zip(waiting, verdicts, strict=True) if verdict.kind is VerdictKind.COMMITTED]
+            if job is not None and gang is not None and may_start(job, gang):
+                waiting.append((Allocation(key, kept.award.placements, kept.award.bid), job, kept.award))
+        verdicts = verify_all([allocation for allocation, _, _ in waiting], snapshot)
+        limits = _Limits(state)
+        return [
+            allocation
+            for (allocation, job, award), verdict in zip(waiting, verdicts, strict=True)
+            if verdict.kind is VerdictKind.COMMITTED and limits.take(job, award)
+        ]
 
 
 class Holders:
@@ -145,11 +150,24 @@ def _gone(placements: Iterable[Placement], there: dict[NodeId, set[DeviceId]]) -
     return None
 
 
-def _within_limits(job: Job, award: Award, state: PoolState) -> bool:
-    need = Amount.of(award.bid.shape.demand).times(award.bid.shape.ranks)
-    tenant, queue = state.tenants.get(job.spec.tenant), state.queues.get(job.spec.queue)
-    held_by_tenant = state.tenant_held.get(job.spec.tenant, Amount())
-    held_by_queue = state.queue_held.get(job.spec.queue, Amount())
-    if tenant is not None and within(tenant.limit, held_by_tenant, need) is not None:
-        return False
-    return queue is None or (not queue.paused and within(queue.limit, held_by_queue, need) is None)
+class _Limits:
+    """What tenants and queues hold now, and what the awards that start together add to it."""
+
+    def __init__(self, state: PoolState) -> None:
+        self._state = state
+        self._tenants: dict[TenantId, Amount] = {}
+        self._queues: dict[QueueName, Amount] = {}
+
+    def take(self, job: Job, award: Award) -> bool:
+        """Count an award if it breaks no limit; return whether it was counted."""
+        state, spec = self._state, job.spec
+        need = Amount.of(award.bid.shape.demand).times(award.bid.shape.ranks)
+        of_tenant = self._tenants.get(spec.tenant) or state.tenant_held.get(spec.tenant, Amount())
+        of_queue = self._queues.get(spec.queue) or state.queue_held.get(spec.queue, Amount())
+        tenant, queue = state.tenants.get(spec.tenant), state.queues.get(spec.queue)
+        if tenant is not None and within(tenant.limit, of_tenant, need) is not None:
+            return False
+        if queue is not None and (queue.paused or within(queue.limit, of_queue, need) is not None):
+            return False
+        self._tenants[spec.tenant], self._queues[spec.queue] = of_tenant + need, of_queue + need
+        return True

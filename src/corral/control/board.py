@@ -20,11 +20,15 @@ COUNTED = 8
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """What the board has to know of a node beyond the facts: whether it answers, and the shards that it holds."""
+    """What the board has to know of a node beyond the facts: whether it answers, and the shards that it holds.
+
+    ``blocked`` devices are not offered, and nothing at all of a node with a wrong clock.
+    """
 
     answering: bool
     shards: frozenset[str]
     blocked: frozenset[str] = frozenset()
+    clock_wrong: bool = False
 
 
 def node_offer(node: Node, held: Held, view: NodeView) -> NodeOffer:
@@ -110,11 +114,11 @@ class Board:
             self.holdings.pop(key, None)
 
     def offers(self) -> dict[NodeId, NodeOffer]:
-        """Return the offers of all schedulable nodes: not lost, not cordoned, answering."""
+        """Return the offers of all schedulable nodes: not lost, not cordoned, answering, with a right clock."""
         for name in self._stale:
             node = self._state.nodes.get(name)
             view = self.view(name)
-            if node is None or node.lost or node.cordoned or not view.answering:
+            if node is None or node.lost or node.cordoned or not view.answering or view.clock_wrong:
                 self._offers.pop(name, None)
                 self._note_models(name, frozenset())
             else:

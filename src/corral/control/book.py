@@ -25,6 +25,7 @@ from corral.model.events import (
     DeviceFailed,
     DeviceRecovered,
     Fact,
+    FilesReturned,
     GangEnded,
     GangEvent,
     GangPlaced,
@@ -84,7 +85,7 @@ class Book:
         self.board = Board(self.state, config.scheduling)
         self.waiting = Waiting()
         self.masters = Masters(factory, epoch)
-        self.observed = Observed()
+        self.observed = Observed(may_be_deaf=config.leases)
         self.dirty = True
         self.leaving: dict[JobId, Job] = {}
         self._inventory: Inventory | None = None
@@ -202,8 +203,8 @@ class Book:
             self._project(job, fact, dependents)
         else:
             self._project_pool(fact)
-        # A start changes nothing that a round looks at: its devices are held since the placement.
-        self.dirty = self.dirty or not isinstance(fact, TaskStarted)
+        # These change nothing that a round looks at: the devices of a start are held since the placement.
+        self.dirty = self.dirty or not isinstance(fact, TaskStarted | FilesReturned)
         if replay:
             return
         self._facts.append(fact)
@@ -275,7 +276,7 @@ class Book:
                     self.send(stop)
             case JobEnded():
                 self._job_ended(job)
-            case JobSubmitted() | TaskStarted() | GangRequeued() | GangEnded() | JobCancelRequested():
+            case JobSubmitted() | TaskStarted() | GangRequeued() | GangEnded() | JobCancelRequested() | FilesReturned():
                 pass
             case _:
                 raise IllegalTransition(f"no commands are defined for {type(fact).__name__}")

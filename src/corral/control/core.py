@@ -16,10 +16,13 @@ from corral.control.config import ControlConfig
 from corral.control.cycle import Cycle
 from corral.control.inputs import Administer, Cancel, Fenced, Outcome, Proposed, Quiesce, Solved, Submit
 from corral.control.intake import Intake
+from corral.control.leases import Leases
 from corral.control.liveness import Liveness
 from corral.control.proposals import Proposals
+from corral.control.returns import take_back
 from corral.control.rounds import Rounds
 from corral.control.scene import scene_of
+from corral.control.silence import Silence
 from corral.model.errors import Refusal, StoreCorrupt
 from corral.model.ids import DEFAULT_QUEUE, DEFAULT_TENANT, JobId
 from corral.model.job import StopReason
@@ -27,10 +30,11 @@ from corral.model.messages import Heartbeat, Hello, MasterDecided, MasterPropose
 from corral.model.state import PoolState
 from corral.model.tenant import Queue, Tenant
 from corral.ports.engine import AgentGone, EngineSays
+from corral.ports.files import Return
 from corral.ports.master import AppMasterFactory
 from corral.ports.store import Recovered
 
-Input = Submit | Cancel | Administer | Quiesce | Fenced | Solved | Proposed | EngineSays
+Input = Submit | Cancel | Administer | Quiesce | Fenced | Solved | Proposed | Return | EngineSays
 Answer = tuple[JobId, ...] | JobId | Refusal | None
 
 
@@ -55,7 +59,9 @@ class ControlCore:
         for entry in recovered.entries:
             self.book.record(entry.fact, replay=True)
         self.intake = Intake(self.book)
-        self.liveness = Liveness(self.book)
+        self.leases = Leases(self.book)
+        self.liveness = Liveness(self.book, self.leases)
+        self.silence = Silence(self.book, self.leases, self.liveness)
         self.proposals = Proposals(self.book)
         self.cycle = Cycle(self.book, self.proposals)
         self.rounds = Rounds(self.book, self.cycle, self.liveness)
@@ -87,6 +93,8 @@ class ControlCore:
                 return self.intake.administer(now, item)
             case Quiesce():
                 self._quiesce(now, item)
+            case Return():
+                return take_back(self.book, now, item)
             case _:
                 self._answered(now, item)
         return None
@@ -95,7 +103,7 @@ class ControlCore:
         """Take in what was asked for in an outcome."""
         match answer:
             case Fenced():
-                self.liveness.fenced(now, answer)
+                self.silence.fenced(now, answer)
             case Solved():
                 self.rounds.solved(now, answer)
             case Proposed():
@@ -120,12 +128,13 @@ class ControlCore:
             self.cycle.run(now)
         self.rounds.settle(now)
 
-    def tick(self, now: float) -> None:
-        """Let time pass."""
+    def tick(self, now: float, wall_offset_s: float = 0.0) -> None:
+        """Let time pass. ``wall_offset_s`` is how far this machine's wall clock is ahead of ``now``."""
+        self.liveness.wall_offset_s = wall_offset_s
         self.book.sample_shares(now)
         if self.book.waiting.count() and self.book.forecasts.due(now):
             self.book.forecasts.sample(scene_of(self.book, self.cycle.reservations, now))
-        self.liveness.tick(now)
+        self.silence.tick(now)
 
     def drain(self) -> Outcome:
         """Return what was decided since the last call."""

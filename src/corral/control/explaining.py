@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from corral.control.core import ControlCore
-from corral.control.reports import node_state
+from corral.control.notes import gang_notes
 from corral.control.scene import scene_of
 from corral.model.ids import GangKey, TenantId
 from corral.model.job import DependencyKind, Gang, Job, JobState, TaskState
@@ -29,7 +29,7 @@ def _explained(core: ControlCore, job: Job, gang: int | None, now: float, viewer
         return _line(job, None, _end_words(job))
     one = job.gangs[index]
     if job.state.ended or one.state is not JobState.PENDING:
-        return _line(job, one, _running_words(core, job, one))
+        return _line(job, one, _running_words(core, job, one, now))
     if job.cancelled_by is not None:
         return _line(job, one, f"is being cancelled by {job.cancelled_by}")
     if job.waiting_for:
@@ -95,7 +95,7 @@ def _end_words(job: Job) -> str:
     return job.message or ("all of it ended well" if job.state is JobState.SUCCEEDED else "it has ended")
 
 
-def _running_words(core: ControlCore, job: Job, gang: Gang) -> str:
+def _running_words(core: ControlCore, job: Job, gang: Gang, now: float) -> str:
     if job.state.ended or gang.state.ended:
         return _end_words(job)
     if gang.stopping is not None:
@@ -104,8 +104,7 @@ def _running_words(core: ControlCore, job: Job, gang: Gang) -> str:
     waiting = [t for t in gang.tasks if t.state is TaskState.PLACED]
     if waiting:
         return f"starts on {nodes}"
-    silent = [n for n in dict.fromkeys(p.node for p in gang.placements) if node_state(core, n) != "up"]
-    return f"runs on {nodes}" + (f"; {', '.join(silent)} does not answer" if silent else "")
+    return f"runs on {nodes}" + "".join(f"; {words}" for words in gang_notes(core, job, gang, now))
 
 
 def queue(core: ControlCore, now: float, limit: int, viewer: TenantId | None) -> tuple[QueueLine, ...]:

@@ -9,10 +9,11 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.control.access import Access, scope, seen_by
+from corral.control.files import ControllerFiles
 from corral.control.shell import ControlShell
-from corral.model.errors import NotFound
+from corral.model.errors import NotFound, Unavailable
 from corral.model.events import GangEnded, GangPlaced, JobEnded, job_of
-from corral.model.ids import JobId, NodeId, TenantId
+from corral.model.ids import JobId, NodeId, TaskKey, TenantId
 from corral.model.job import Job
 from corral.ports.engine import LogChunk
 from corral.ports.pool import Change, Principal
@@ -20,6 +21,7 @@ from corral.ports.store import JournalEntry, Store
 
 PAGE = 1_000
 LOG_APPEARS_S = 0.05
+LOG_AWAY_S = 0.5
 LOG_BYTES = 1 << 18
 
 
@@ -104,10 +106,48 @@ class LogStart(msgspec.Struct, frozen=True):
     incarnation: int | None = None
 
 
+class LogSource:
+    """Where logs are: at the nodes, and what came back of them here."""
+
+    def __init__(self, shell: ControlShell, files: ControllerFiles | None) -> None:
+        self.shell = shell
+        self._files = files
+
+    def at_node(
+        self, node: NodeId, task: TaskKey, incarnation: int, offset: int, *, follow: bool
+    ) -> AsyncIterator[LogChunk]:
+        """Yield what the node has. Raises ``NotFound``, and ``Unavailable`` when it cannot be reached."""
+        if self._files is not None and node not in self.shell.engine.connected():
+            raise Unavailable(f"node {node} is not connected")
+        if follow:
+            return self.shell.engine.follow_log(node, task, incarnation, offset)
+        return self._read(node, task, incarnation, offset)
+
+    async def _read(self, node: NodeId, task: TaskKey, incarnation: int, offset: int) -> AsyncIterator[LogChunk]:
+        while True:
+            chunk = await self.shell.engine.read_log(node, task, incarnation, offset, LOG_BYTES)
+            if not chunk.data:
+                return
+            yield chunk
+            offset = chunk.offset + len(chunk.data)
+
+    async def here(self, task: TaskKey, incarnation: int, offset: int) -> AsyncIterator[LogChunk]:
+        """Yield what came back."""
+        while self._files is not None:
+            chunk = await self._files.read_log(task, incarnation, offset, LOG_BYTES)
+            if chunk is None or not (chunk.data or chunk.complete):
+                return
+            yield chunk
+            if chunk.complete:
+                return
+            offset = chunk.offset + len(chunk.data)
+
+
 async def follow_log(
-    shell: ControlShell, store: Store, access: Access, who: Principal, ref: str, start: LogStart, *, follow: bool
+    source: LogSource, store: Store, access: Access, who: Principal, ref: str, start: LogStart, *, follow: bool
 ) -> AsyncIterator[LogChunk]:
     """Yield one task's log: of one incarnation, and when followed of every later one until the gang ended."""
+    shell = source.shell
     found = await access.find(who, ref)
     job, rank = found.job, start.rank
     if rank not in range(job.spec.shape.ranks):
@@ -124,7 +164,7 @@ async def follow_log(
                     continue
                 shown, first = incarnation, first if first is not None else incarnation
                 offset = start.offset if incarnation == first else 0
-                async for chunk in _one_log(shell, part, node, shown, offset, follow=follow):
+                async for chunk in _one_log(source, part, node, shown, offset, follow=follow):
                     yield replace(chunk, incarnation=shown)
             if not follow or over:
                 return
@@ -137,26 +177,33 @@ async def follow_log(
 
 
 async def _one_log(
-    shell: ControlShell, part: _Part, node: NodeId, incarnation: int, offset: int, *, follow: bool
+    source: LogSource, part: _Part, node: NodeId, incarnation: int, offset: int, *, follow: bool
 ) -> AsyncIterator[LogChunk]:
+    """Yield the log of one start: from its node, or what came back of it where the node does not have or tell it."""
     task = part.job.task_key(part.gang, part.rank)
+    any_read = False
     while True:
+        away: Unavailable | None = None
         try:
-            if follow and not part.job.state.ended:
-                async for chunk in shell.engine.follow_log(node, task, incarnation, offset):
-                    yield chunk
-                    offset = chunk.offset + len(chunk.data)
-                return
-            while True:
-                chunk = await shell.engine.read_log(node, task, incarnation, offset, LOG_BYTES)
-                if not chunk.data:
-                    return
+            lives = follow and not part.job.state.ended
+            async for chunk in source.at_node(node, task, incarnation, offset, follow=lives):
                 yield chunk
-                offset = chunk.offset + len(chunk.data)
+                any_read, offset = True, chunk.offset + len(chunk.data)
+            return
         except NotFound:
-            if not follow or not part.may_write(incarnation):
+            pass
+        except Unavailable as error:
+            away = error
+        async for chunk in source.here(task, incarnation, offset):
+            yield chunk
+            any_read, offset = True, chunk.offset + len(chunk.data)
+            if chunk.complete:
                 return
-            await asyncio.sleep(LOG_APPEARS_S)
+        if not follow or not part.may_write(incarnation):
+            if away is not None and not any_read:
+                raise away
+            return
+        await asyncio.sleep(LOG_APPEARS_S if away is None else LOG_AWAY_S)
 
 
 async def _places(

@@ -1,13 +1,14 @@
-"""What a running gang means to a round: what it holds, how far it is, and what its giving way would cost."""
+"""What running gangs hold: to a round with how far they are and what giving way would cost, and on one node."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
 from corral.control.outlooks import remaining_now
-from corral.model.ids import GangKey
-from corral.model.job import Gang, Job
+from corral.model.ids import GangKey, JobId, NodeId
+from corral.model.job import Gang, Job, Task
 from corral.model.offer import Holding, Proposal
+from corral.model.state import PoolState
 from corral.policy.bidding import tenure_of
 from corral.policy.config import SchedulingConfig
 
@@ -65,3 +66,21 @@ def holding_of(job: Job, gang: Gang, proposal: Proposal | None, config: Scheduli
         tenure_until=started + tenure_s(job, gang, config),
         stopping=gang.stopping is not None,
     )
+
+
+def tasks_on(state: PoolState, node: NodeId) -> list[tuple[Job, Gang, Task]]:
+    """Return the tasks that hold something on a node."""
+    held = state.held.get(node)
+    found: list[tuple[Job, Gang, Task]] = []
+    for name in list(held.gangs) if held is not None else ():
+        number, index = name.split(".")
+        job = state.jobs.get(JobId(number))
+        gang = job.gangs.get(int(index)) if job is not None else None
+        if job is None or gang is None:
+            continue
+        found.extend(
+            (job, gang, task)
+            for task in gang.tasks
+            if task.state.holds and task.placement is not None and task.placement.node == node
+        )
+    return found

@@ -20,6 +20,7 @@ from corral.model.errors import (
 )
 from corral.model.events import (
     JobCancelRequested,
+    MaintenanceEnded,
     NodeCordoned,
     NodeRemoved,
     NodeUncordoned,
@@ -113,6 +114,10 @@ class Intake:
                 return self._token_refusal(ask.fact)
             case NodeCordoned(node=node) | NodeUncordoned(node=node) | NodeRemoved(node=node):
                 return self._node_refusal(node, removes=isinstance(ask.fact, NodeRemoved))
+            case MaintenanceEnded(at=at):
+                planned = state.maintenance
+                active = planned is not None and planned.active(at)
+                return None if active else refuse(Conflict, "no maintenance is under way")
             case _:
                 return None
 

@@ -52,6 +52,9 @@ def launch(job: Job, gang: Gang, task: Task, nodes: dict[NodeId, Node], *, epoch
         checkpoint=spec.checkpoint,
         lease_s=spec.lease_s if leases and spec.fencing == "exclusive" else None,
         restarts=gang.restarts + gang.moves,
+        files=spec.files,
+        outputs=spec.outputs,
+        restore=tuple(dict.fromkeys(saved.tree for saved in gang.saved)),
     )
 
 

@@ -1,4 +1,4 @@
-"""Liveness: hellos, heartbeats, task reports, lost contact, failed devices."""
+"""Liveness: hellos, heartbeats, task reports, failed devices. What silence means is decided in ``control.silence``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from msgspec.structs import replace
 
 from corral.control.board import NodeView
 from corral.control.book import Book
-from corral.control.inputs import Fenced
+from corral.control.holdings import tasks_on
 from corral.control.launching import STOP_CAUSE, launch, stops
+from corral.control.leases import Leases
 from corral.control.observed import Contact
 from corral.model.events import (
     Decision,
@@ -17,7 +18,6 @@ from corral.model.events import (
     DeviceRecovered,
     GangStopping,
     NodeJoined,
-    NodeLost,
     TaskEnded,
     TaskStarted,
 )
@@ -26,27 +26,37 @@ from corral.model.job import Cause, Gang, Job, StopReason, Task, TaskExit, TaskS
 from corral.model.market import Preemption
 from corral.model.messages import (
     Acknowledge,
-    AcknowledgeHeartbeat,
     Heartbeat,
     Hello,
     HostMaster,
     MasterDecided,
+    SayHello,
     StopTask,
     TaskPhase,
     TaskReport,
     TaskReported,
 )
-from corral.model.resources import DeviceState, Health
+from corral.model.resources import DeviceState, Health, NodeSpec
+from corral.model.state import Node
 from corral.model.transitions import copy_job
 
 RECOVERY_STREAK = 3
+SKEWS_KEPT = 5
+"""Messages that a clock is judged by: of those the one that was delayed least counts."""
 
 
 class Liveness:
-    """Keeps the book in step with what the agents say and do not say."""
+    """Keeps the book in step with what the agents say.
 
-    def __init__(self, book: Book) -> None:
+    Attributes:
+        wall_offset_s: How far this machine's wall clock is ahead of the controller's clock.
+    """
+
+    wall_offset_s = 0.0
+
+    def __init__(self, book: Book, leases: Leases) -> None:
         self._book = book
+        self._leases = leases
 
     # ---- contact ---------------------------------------------------------------------------------------------------
 
@@ -54,26 +64,66 @@ class Liveness:
         """A node (re)connected: register it, then settle every task that should be there or is there."""
         book = self._book
         known = book.state.nodes.get(hello.node)
+        contact = book.observed.contact(hello.node)
+        if known is not None and self._is_another(now, known, contact, hello.spec):
+            return
+        if hello.asked is not None and hello.asked < contact.given_up:
+            # It was said before launches that were on their way when the node was given up.
+            return
+        rebooted = known is not None and known.spec.incarnation != hello.spec.incarnation
         if known is None or known.lost or known.spec != hello.spec:
             book.record(NodeJoined(at=now, spec=hello.spec))
-        contact = book.observed.contact(hello.node)
+        if rebooted:
+            self._leases.restarted(contact)
         contact.connected = True
         self._heard(now, contact)
         self._observe(hello.node, contact, hello.devices, hello.shards)
         self._devices(now, hello.node, contact, hello.devices)
-        rebooted = known is not None and known.spec.incarnation != hello.spec.incarnation
         reported = {(r.task, r.incarnation): r for r in hello.tasks}
-        for key, incarnation in [
-            (job.task_key(gang.index, task.rank), gang.incarnation) for job, gang, task in self._tasks_on(hello.node)
-        ]:
+        expected = [
+            (job.task_key(gang.index, t.rank), gang.incarnation)
+            for job, gang, t in tasks_on(self._book.state, hello.node)
+        ]
+        # In this order: what is over here must be stopped there before any lease is extended, else it would be thawed.
+        there = set(expected)
+        for report in hello.tasks:
+            if (report.task, report.incarnation) not in there:
+                self._unknown(hello.node, report)
+        if hello.sent_boottime_s is not None:
+            self._leases.acknowledge(now, hello.node, contact, hello.sent_boottime_s)
+        for key, incarnation in expected:
             # What is settled for one rank may stop its gang: each is looked up anew.
-            report = reported.pop((key, incarnation), None)
             found = self._holding(hello.node, key, incarnation)
             if found is not None:
-                self._settle(now, hello.node, *found, report, rebooted=rebooted)
-        for report in reported.values():
-            self._unknown(hello.node, report)
+                self._settle(now, hello.node, *found, reported.get((key, incarnation)), rebooted=rebooted)
+        self._lost_devices(now, hello.node)
         self._rehost_on(hello.node)
+
+    def _is_another(self, now: float, known: Node, contact: Contact, spec: NodeSpec) -> bool:
+        """Return whether a machine wants to be a node while tasks of another machine may run under that name.
+
+        That it knows nothing of them proves nothing: it is let in when they are over. Its heartbeats are answered by
+        the wish to hear a hello, so it comes again.
+        """
+        other = bool(known.spec.machine and spec.machine) and known.spec.machine != spec.machine
+        over = all(now >= self._leases.safe_at(contact, job.spec) for job, _, _ in tasks_on(self._book.state, spec.id))
+        if not other or not self._book.config.leases or over:
+            contact.other_machine = ""
+            return False
+        if not contact.other_machine:
+            self._book.notice(
+                f"machine {spec.hostname} says that it is node {spec.id}, which is {known.spec.hostname}: it is not "
+                "taken in while tasks of that one may run; give each machine a name of its own"
+            )
+        contact.other_machine = spec.hostname
+        return True
+
+    def _lost_devices(self, now: float, node: NodeId) -> None:
+        """Move the gangs that hold devices which their node does not have any more."""
+        present = {spec.uuid for spec in self._book.state.nodes[node].spec.devices}
+        for job, gang, task in tasks_on(self._book.state, node):
+            if task.placement is not None and any(share.uuid not in present for share in task.placement.devices):
+                self.stop_gang(now, job, gang.index, StopReason.DEVICE_FAILED)
 
     def gone(self, now: float, node: NodeId) -> None:
         """The connection to an agent broke."""
@@ -81,14 +131,16 @@ class Liveness:
         if contact.connected:
             answered, contact.connected = contact.answering, False
             if answered:
-                self._out_of_reach(now, node, contact)
+                self.out_of_reach(now, node, contact)
 
-    @staticmethod
-    def _heard(now: float, contact: Contact) -> None:
-        contact.silent, contact.heard_at, contact.gone_at, contact.fence_asked = False, now, None, False
+    def _heard(self, now: float, contact: Contact) -> None:
+        contact.silent, contact.heard_at, contact.gone_on = False, now, None
+        contact.heard_on = self._book.observed.hearing.at(now)
+        contact.fence_stale = contact.fencing
 
-    def _out_of_reach(self, now: float, node: NodeId, contact: Contact) -> None:
-        contact.gone_at = now
+    def out_of_reach(self, now: float, node: NodeId, contact: Contact) -> None:
+        """Stop counting on a node: nothing is placed there, and its AppMasters are hosted here."""
+        contact.gone_on = self._book.observed.hearing.at(now)
         self._book.board.observe(node, NodeView(answering=False, shards=contact.shards))
         self._book.dirty = True
         for job in self._book.masters.on_node(node):
@@ -97,24 +149,27 @@ class Liveness:
     def heartbeat(self, now: float, beat: Heartbeat) -> None:
         """A node is alive: take its observations in and acknowledge."""
         contact = self._book.observed.contact(beat.node)
+        if not contact.connected:
+            # It was given up, and what it runs may run elsewhere by now: first of all it has to say what that is.
+            self._book.send(SayHello(node=beat.node, epoch=self._book.epoch, asked=contact.given_up))
+            return
         was_silent = contact.silent
-        if contact.connected:
-            self._heard(now, contact)
+        self._heard(now, contact)
+        self._leases.heard(contact, beat.contact_boottime_s)
         contact.load_1m, contact.memory_free_mib = beat.load_1m, beat.memory_free_mib
-        contact.clock_skew_s = beat.wall_s - now
+        contact.skews_s = (*contact.skews_s[-(SKEWS_KEPT - 1) :], beat.wall_s - now - self.wall_offset_s)
         self._observe(beat.node, contact, beat.devices, beat.shards)
         self._devices(now, beat.node, contact, beat.devices)
-        self._book.send(
-            AcknowledgeHeartbeat(node=beat.node, epoch=self._book.epoch, sent_boottime_s=beat.sent_boottime_s)
-        )
-        if was_silent and contact.answering:
+        self._book.observed.hear_halts(beat.usage)
+        self._leases.acknowledge(now, beat.node, contact, beat.sent_boottime_s)
+        if was_silent:
             self._rehost_on(beat.node)
 
     def _observe(self, node: NodeId, contact: Contact, devices: Sequence[DeviceState], shards: Iterable[str]) -> None:
         held = self._book.state.held.get(node)
         holders: dict[DeviceId, list[GangKey]] = {}
         if held is not None and held.devices:
-            for job, gang, task in self._tasks_on(node):
+            for job, gang, task in tasks_on(self._book.state, node):
                 for share in task.placement.devices if task.placement else ():
                     holders.setdefault(share.uuid, []).append(GangKey(job.id, gang.index))
         blocked: set[str] = set()
@@ -126,7 +181,7 @@ class Liveness:
         contact.shards = frozenset(shards)
         contact.doubted -= {state.uuid for state in devices}
         blocked |= contact.doubted
-        view = NodeView(answering=contact.answering, shards=contact.shards, blocked=frozenset(blocked))
+        view = NodeView(contact.answering, contact.shards, frozenset(blocked), clock_wrong=contact.clock_wrong)
         before = self._book.board.view(node).shards
         if self._book.board.observe(node, view):
             self._book.dirty = True
@@ -156,7 +211,7 @@ class Liveness:
     def device_failed(self, now: float, node: NodeId, device: DeviceId, reason: str) -> None:
         """Take a device out and move the gangs that hold it."""
         self._book.record(DeviceFailed(at=now, node=node, device=device, reason=reason))
-        for job, gang, task in self._tasks_on(node):
+        for job, gang, task in tasks_on(self._book.state, node):
             if task.placement and any(s.uuid == device for s in task.placement.devices):
                 self.stop_gang(now, job, gang.index, StopReason.DEVICE_FAILED)
 
@@ -227,6 +282,8 @@ class Liveness:
                 self._acknowledge(node, report)
                 return
             self._end(now, job.id, key, report.incarnation, report.exit, seen_by)
+        elif not task.state.holds:
+            self._unknown(node, report)
         elif gang.stopping is not None:
             self._resend_stop(job, gang, task)
         if said is not None and seen_by is not None:
@@ -249,6 +306,17 @@ class Liveness:
         self._book.record(fact)
         self._book.tell(job, fact, seen_by=seen_by)
 
+    def lose_task(self, now: float, node: NodeId, key: TaskKey, incarnation: int) -> None:
+        """End a task that surely does not run on its lost node any more, if that was not done meanwhile."""
+        if self._holding(node, key, incarnation) is not None:
+            exit_ = TaskExit(Cause.NODE_LOST, message=f"node {node} was lost")
+            self._end(now, key.job, key, incarnation, exit_, None)
+
+    def look_again(self, node: NodeId, contact: Contact) -> None:
+        """Tell the board that the judgement of a node's clock has changed."""
+        if self._book.board.observe(node, replace(self._book.board.view(node), clock_wrong=contact.clock_wrong)):
+            self._book.dirty = True
+
     def _doubt(self, job: JobId, key: TaskKey) -> None:
         """Give the devices of a task that lost one to nobody until their node has looked at them again."""
         placement = self._book.state.jobs[job].gangs[key.gang].tasks[key.rank].placement
@@ -257,7 +325,7 @@ class Liveness:
             contact.doubted |= {share.uuid for share in placement.devices}
             view = self._book.board.view(placement.node)
             blocked = view.blocked | contact.doubted
-            self._book.board.observe(placement.node, NodeView(view.answering, view.shards, blocked))
+            self._book.board.observe(placement.node, replace(view, blocked=blocked))
 
     def _settle(
         self, now: float, node: NodeId, job: Job, gang: Gang, task: Task, report: TaskReport | None, *, rebooted: bool
@@ -309,66 +377,15 @@ class Liveness:
         job = self._book.state.jobs.get(task.job)
         return job, job.gangs.get(task.gang) if job is not None else None
 
-    def _tasks_on(self, node: NodeId) -> list[tuple[Job, Gang, Task]]:
-        held = self._book.state.held.get(node)
-        found: list[tuple[Job, Gang, Task]] = []
-        for name in list(held.gangs) if held is not None else ():
-            number, index = name.split(".")
-            job = self._book.state.jobs.get(JobId(number))
-            gang = job.gangs.get(int(index)) if job is not None else None
-            if job is None or gang is None:
-                continue
-            found.extend(
-                (job, gang, t)
-                for t in gang.tasks
-                if t.state.holds and t.placement is not None and t.placement.node == node
-            )
-        return found
-
     def _rehost_on(self, node: NodeId) -> None:
         """Host the AppMasters there whose job's first live rank runs on the node and whose master is here now."""
-        for name in {job.id for job, _, _ in self._tasks_on(node)}:
+        for name in dict.fromkeys(job.id for job, _, _ in tasks_on(self._book.state, node)):
             host = self._book.masters.host(name)
             job = self._book.state.jobs[name]
             first = next((g for g in job.gangs.values() if g.live), None)
             if (host is None or host.node is None) and first is not None and first.placements[0].node == node:
                 generation = self._book.masters.move(name, node)
                 self._book.send(HostMaster(node=node, epoch=self._book.epoch, job=copy_job(job), generation=generation))
-
-    # ---- time ------------------------------------------------------------------------------------------------------
-
-    def tick(self, now: float) -> None:
-        """Look for silence: nodes that are gone for too long, masters that owe a decision."""
-        config = self._book.config
-        for name, node in list(self._book.state.nodes.items()):
-            contact = self._book.observed.contact(name)
-            if node.lost:
-                continue
-            if contact.answering and contact.heard_at is not None and now - contact.heard_at > config.node_silent_s:
-                contact.silent = True
-                self._out_of_reach(now, name, contact)
-            since = contact.gone_at
-            if since is None and not contact.answering:
-                contact.gone_at = now
-            elif since is not None and now - since > config.node_lost_s and not contact.fence_asked:
-                contact.fence_asked = True
-                self._book.fence(name)
-        self._book.chase(now, config.master_silent_s)
-
-    def fenced(self, now: float, answer: Fenced) -> None:
-        """The engine proved (or could not prove) that nothing of a silent node runs."""
-        contact = self._book.observed.contact(answer.node)
-        if contact.answering or answer.node not in self._book.state.nodes:
-            return
-        if not answer.proven:
-            contact.fence_asked, contact.gone_at = False, now
-            return
-        self._book.record(NodeLost(at=now, node=answer.node, reason="no contact; its tasks are proven to be gone"))
-        exit_ = TaskExit(Cause.NODE_LOST, message=f"node {answer.node} was lost")
-        for job, gang, task in self._tasks_on(answer.node):
-            key = job.task_key(gang.index, task.rank)
-            if self._holding(answer.node, key, gang.incarnation) is not None:
-                self._end(now, job.id, key, gang.incarnation, exit_, None)
 
 
 def dated(decisions: Iterable[Decision], now: float) -> Iterator[Decision]:

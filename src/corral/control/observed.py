@@ -6,7 +6,8 @@ from collections.abc import Container, Iterable
 
 import msgspec
 
-from corral.model.ids import DeviceId, GangKey, JobId, NodeId
+from corral.control.hearing import Hearing
+from corral.model.ids import DeviceId, GangKey, JobId, NodeId, TaskKey
 from corral.model.job import Job
 from corral.model.messages import Usage
 from corral.model.resources import DeviceState
@@ -14,23 +15,50 @@ from corral.model.resources import DeviceState
 IDLE_PERCENT = 5.0
 
 
+class Grant(msgspec.Struct):
+    """What one node was granted beyond its tasks' own leases.
+
+    ``terms`` is the maintenance (its start) under which its messages are acknowledged now, ``None`` outside of one;
+    ``from_boottime_s`` the sending of the first message that was acknowledged so (the node's clock), ``confirmed`` that
+    the node has had that acknowledgement. ``until`` (controller's clock) is the end of the longest grant by this
+    controller, margin included.
+    """
+
+    terms: float | None = None
+    from_boottime_s: float | None = None
+    confirmed: bool = False
+    until: float | None = None
+
+
 class Contact(msgspec.Struct):
-    """The contact with one node. Times are the controller's clock.
+    """The contact with one node. Times named ``_at`` are the controller's clock, ``_on`` are hearing time.
 
     ``silent`` says that heartbeats stay away although the connection is there. ``doubted`` are devices that a task was
-    said to have lost, until the node's next look at its devices comes in.
+    said to have lost, until the node's next look at its devices comes in. ``fencing`` is set from a request to fence
+    until its answer, ``fence_stale`` when the node was heard in between: then the answer proves nothing.
+
+    ``clock_skew_s`` is how far the node's wall clock is ahead of the controller's, ``clock_wrong`` keeps the node from
+    getting new tasks. ``other_machine`` is the hostname of a machine that wants to be this node while tasks of the one
+    before it may still run. ``given_up`` counts how often the node was given up.
     """
 
     connected: bool = False
     silent: bool = False
     heard_at: float | None = None
-    gone_at: float | None = None
-    fence_asked: bool = False
+    heard_on: float = 0.0
+    gone_on: float | None = None
+    fencing: bool = False
+    fence_stale: bool = False
+    fence_on: float = 0.0
+    grant: Grant = msgspec.field(default_factory=Grant)
     devices: dict[DeviceId, DeviceState] = {}
     shards: frozenset[str] = frozenset()
     load_1m: float | None = None
     memory_free_mib: int | None = None
-    clock_skew_s: float | None = None
+    skews_s: tuple[float, ...] = ()
+    clock_wrong: bool = False
+    other_machine: str = ""
+    given_up: int = 0
     healthy_streak: dict[DeviceId, int] = {}
     doubted: frozenset[DeviceId] = frozenset()
 
@@ -38,6 +66,17 @@ class Contact(msgspec.Struct):
     def answering(self) -> bool:
         """Return whether the node can be counted on."""
         return self.connected and not self.silent
+
+    @property
+    def clock_skew_s(self) -> float | None:
+        """Return how far the wall clock is ahead, by the message that was delayed least; ``None`` when unknown."""
+        return max(self.skews_s) if self.skews_s else None
+
+
+def clock_words(contact: Contact) -> str:
+    """Return how far the clock of a node is off, for people."""
+    skew_s = contact.clock_skew_s or 0.0
+    return f"its clock is {abs(skew_s):.1f} s {'ahead' if skew_s > 0 else 'behind'}"
 
 
 class IdleCount(msgspec.Struct):
@@ -53,9 +92,20 @@ class IdleCount(msgspec.Struct):
 
 
 class Observed:
-    """All observations of this controller. ``steps`` is what gangs reported: (step, total or ``None``)."""
+    """All observations of this controller.
 
-    def __init__(self) -> None:
+    Attributes:
+        hearing: The time in which nodes could have been heard.
+        own_skew_s: How far the controller's own wall clock is ahead of what most nodes say; 0 while they agree.
+        steps: What gangs reported: (step, total or ``None``).
+        halted: Tasks whose main process does not run, and why.
+    """
+
+    def __init__(self, *, may_be_deaf: bool = False) -> None:
+        """``may_be_deaf``: the engine can lose contact with the nodes."""
+        self.hearing = Hearing(may_be_deaf=may_be_deaf)
+        self.own_skew_s = 0.0
+        self.halted: dict[TaskKey, str] = {}
         self.contacts: dict[NodeId, Contact] = {}
         self.idle: dict[JobId, IdleCount] = {}
         self.steps: dict[JobId, dict[int, tuple[float, float | None]]] = {}
@@ -64,7 +114,7 @@ class Observed:
         """Return the contact with a node, made when missing."""
         found = self.contacts.get(node)
         if found is None:
-            found = self.contacts[node] = Contact(devices={}, healthy_streak={})
+            found = self.contacts[node] = Contact(devices={}, healthy_streak={}, grant=Grant())
         return found
 
     def sample_device(self, state: DeviceState, holders: list[GangKey]) -> None:
@@ -84,6 +134,14 @@ class Observed:
             job, gang, rank = sample.task.job, sample.task.gang, sample.task.rank
             if sample.progress is not None and rank == 0 and job in live:
                 self.steps.setdefault(job, {})[gang] = (sample.progress, sample.progress_total)
+
+    def hear_halts(self, usage: Iterable[Usage]) -> None:
+        """Take in which tasks' main processes do not run although they live."""
+        for sample in usage:
+            if sample.halted is not None:
+                self.halted[sample.task] = sample.halted
+            else:
+                self.halted.pop(sample.task, None)
 
     def done_share(self, job: Job) -> float | None:
         """Return how much of a live job is done, 0..1 over all its gangs; ``None`` when no task has ever told."""
@@ -110,5 +168,7 @@ class Observed:
     def forget_job(self, job: JobId) -> float | None:
         """Drop what is known of an ended job; return its idle share."""
         self.steps.pop(job, None)
+        for task in [task for task in self.halted if task.job == job]:
+            del self.halted[task]
         count = self.idle.pop(job, None)
         return count.share if count else None

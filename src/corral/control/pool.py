@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from corral.control import explaining, reports
+from corral.control import explaining, maintenance, reports
 from corral.control.access import Access, digest_of, require_admin, scope, seen_by
 from corral.control.accounts import HOUR_S, listed_job
 from corral.control.explaining import veiled_plan
-from corral.control.follow import LogStart, follow_changes, follow_log
+from corral.control.files import ControllerFiles
+from corral.control.follow import LogSource, LogStart, follow_changes, follow_log
 from corral.control.inputs import Administer, Cancel, EndedJob, Quiesce, Submit
 from corral.control.shell import ControlShell
 from corral.control.submission import names_within
@@ -22,6 +23,8 @@ from corral.model.ask import JobAsk
 from corral.model.errors import Conflict, CorralError, Forbidden, Refusal, UnknownDependency
 from corral.model.events import (
     Fact,
+    MaintenanceEnded,
+    MaintenanceStarted,
     NodeCordoned,
     NodeRemoved,
     NodeUncordoned,
@@ -35,7 +38,16 @@ from corral.model.events import (
 from corral.model.ids import DEFAULT_TENANT, NodeId, QueueName, TenantId
 from corral.model.job import Job
 from corral.model.plan import PlanAsk, PlanReport
-from corral.model.report import Ledger, NodeReport, PoolStatus, QueueLine, Receipt, TenantReport, WhyReport
+from corral.model.report import (
+    Ledger,
+    MaintenanceReport,
+    NodeReport,
+    PoolStatus,
+    QueueLine,
+    Receipt,
+    TenantReport,
+    WhyReport,
+)
 from corral.model.tenant import Queue, Role, Tenant, Token
 from corral.ports.engine import LogChunk
 from corral.ports.planner import Planner, PlanQuestion
@@ -58,12 +70,21 @@ class Identity(msgspec.Struct, frozen=True):
 class ControllerPool:
     """Every public method checks the principal first."""
 
-    def __init__(self, shell: ControlShell, store: Store, identity: Identity, planner: Planner) -> None:
+    def __init__(
+        self,
+        shell: ControlShell,
+        store: Store,
+        identity: Identity,
+        planner: Planner,
+        files: ControllerFiles | None = None,
+    ) -> None:
+        """Without ``files`` tasks run where the files are: none travel."""
         self._shell = shell
         self._planner = planner
         self._store = store
         self._access = Access(shell, store)
         self._identity = identity
+        self._files = files
 
     def authenticate(self, secret: str) -> Principal:
         """Return who a bearer token belongs to."""
@@ -76,6 +97,8 @@ class ControllerPool:
         asks = tuple(self._owned(who, ask) for ask in submission.asks)
         if len({ask.tenant for ask in asks}) > 1:
             raise Forbidden("the jobs of one submission belong to one tenant")
+        if self._files is not None:
+            await self._files.admit(asks)
         digest = _digest(asks) if submission.idempotency_key else None
         ended = await self._ended_references(asks)
         while True:
@@ -199,7 +222,8 @@ class ControllerPool:
     ) -> AsyncIterator[LogChunk]:
         """Yield the log of one task."""
         start = LogStart(rank or 0, offset, incarnation)
-        return follow_log(self._shell, self._store, self._access, who, ref, start, follow=follow)
+        source = LogSource(self._shell, self._files)
+        return follow_log(source, self._store, self._access, who, ref, start, follow=follow)
 
     # ---- the pool --------------------------------------------------------------------------------------------------
 
@@ -281,6 +305,22 @@ class ControllerPool:
     async def remove_node(self, who: Principal, node: NodeId) -> None:
         """Forget a lost node without tasks."""
         await self._administer(who, NodeRemoved(at=self._shell.clock.now(), node=node, by=self._by(who)))
+
+    async def maintenance(self, who: Principal) -> MaintenanceReport:
+        """Return how far a planned outage is prepared."""
+        del who
+        return maintenance.report(self._shell.core, self._shell.clock.now())
+
+    async def start_maintenance(self, who: Principal, duration_s: float, reason: str) -> MaintenanceReport:
+        """Grant long leases from now on."""
+        now = self._shell.clock.now()
+        await self._administer(who, MaintenanceStarted(at=now, until=now + duration_s, by=self._by(who), reason=reason))
+        return await self.maintenance(who)
+
+    async def stop_maintenance(self, who: Principal) -> MaintenanceReport:
+        """Take the long leases back."""
+        await self._administer(who, MaintenanceEnded(at=self._shell.clock.now(), by=self._by(who)))
+        return await self.maintenance(who)
 
     async def set_queue(self, who: Principal, queue: Queue, *, create: bool) -> None:
         """Add or change a queue."""

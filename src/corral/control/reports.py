@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from corral.control.accounts import HOUR_S, usage_rows
 from corral.control.core import ControlCore
+from corral.control.notes import node_notes
 from corral.model.ids import GangKey, JobId, NodeId, TenantId
 from corral.model.job import Gang, Job, JobState, deciding_exit
 from corral.model.report import DeviceReport, Ledger, LedgerEntry, NodeReport, PoolStatus, Receipt, TenantReport
@@ -108,6 +109,7 @@ def nodes(core: ControlCore, now: float, tenant: TenantId | None) -> tuple[NodeR
                 load_1m=contact.load_1m,
                 memory_free_mib=contact.memory_free_mib,
                 clock_skew_s=contact.clock_skew_s,
+                notes=node_notes(core, name, now),
             )
         )
     return tuple(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from corral.control.book import Book
+from corral.control.observed import clock_words
 from corral.model.offer import Reservation
 from corral.model.resources import MILLI, Amount
 from corral.model.state import Node
@@ -38,5 +39,8 @@ def _absence_words(book: Book, node: Node, now: float) -> str:
         return "cordoned" + (f": {node.cordon_reason}" if node.cordon_reason else "")
     if node.lost:
         return "lost: no contact"
-    heard = book.observed.contact(node.spec.id).heard_at
+    contact = book.observed.contact(node.spec.id)
+    if contact.answering and contact.clock_wrong:
+        return clock_words(contact)
+    heard = contact.heard_at
     return "never heard of since the start" if heard is None else f"silent for {now - heard:.0f} s"

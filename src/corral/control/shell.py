@@ -6,6 +6,10 @@
 While an append is under way the inbox fills; the next batch takes all of it (group commit). When the store fails, the
 loop stops: nothing was acknowledged, and the state is rebuilt from the journal at the next start. From the moment in
 which a batch is handed to the core until it is appended, memory is ahead of the journal: no snapshot is taken then.
+
+A database that is away is waited for: the batch is appended again until it is there (a store knows a batch that it has
+already), whoever waits longer than ``AWAY_ANSWER_S`` is refused, and nobody new is taken in. Heartbeats are
+acknowledged only while this controller's own lease is valid, for a task's lease runs from what is acknowledged.
 """
 
 from __future__ import annotations
@@ -22,10 +26,10 @@ import msgspec
 from corral.control.core import Answer, ControlCore, Input
 from corral.control.feed import Feed
 from corral.control.inputs import AskProposer, Fenced, Outcome, Proposed, Solved
-from corral.model.errors import CorralError, Refusal, SolverFault, Unavailable
+from corral.model.errors import CorralError, NotLeader, Refusal, SolverFault, StoreAway, StoreConflict, Unavailable
 from corral.model.ids import JobId, NodeId, TenantId
 from corral.model.market import Market
-from corral.model.messages import TaskPhase, TaskReported
+from corral.model.messages import AcknowledgeHeartbeat, Heartbeat, TaskPhase, TaskReported
 from corral.model.offer import Proposal
 from corral.ports.clock import Clock
 from corral.ports.engine import Engine, EngineSays
@@ -38,6 +42,8 @@ TICK_S = 0.5
 BATCH_MAX = 2_000
 SNAPSHOT_ENTRIES = 4_000
 ANSWER_LEAVES_S = 0.02
+AWAY_ANSWER_S = 3.0
+AWAY_RETRY_S = 0.2
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -51,6 +57,7 @@ class ControlShell:
     """Runs the core over a store and an engine.
 
     Without a ``solver`` there are no global rounds, without ``proposers`` the default bidder bids for every job.
+    ``valid`` is set by who holds a lease as the leader: it says whether that holds now.
     """
 
     def __init__(
@@ -72,6 +79,7 @@ class ControlShell:
         self.last_seq = last_seq
         self.accepting = True
         self.failure: CorralError | None = None
+        self.valid: Callable[[], bool] = lambda: True
         self._store = store
         self._faults = faults
         self._inbox: list[_Letter] = []
@@ -85,6 +93,8 @@ class ControlShell:
         self._solver = solver
         self._proposers = proposers
         self._aside: set[asyncio.Task[None]] = set()
+        self._away_since: float | None = None
+        self._beats: dict[NodeId, _Letter] = {}
 
     # ---- callers ---------------------------------------------------------------------------------------------------
 
@@ -95,7 +105,18 @@ class ControlShell:
                 self._faults.reach(FaultPoint.FORKED_UNJOURNALED)
             elif said.report.phase is TaskPhase.ENDED:
                 self._faults.reach(FaultPoint.EXITED_UNREPORTED)
-        self._put(_Letter(said))
+        if self._away_since is None:
+            self._put(_Letter(said))
+            return
+        # While the database is away nothing is taken out of the inbox: of a node's heartbeats only the last one stays.
+        waiting = self._beats.pop(said.node, None)
+        if not isinstance(said, Heartbeat):
+            self._put(_Letter(said))
+            return
+        if waiting is None:
+            self._put(waiting := _Letter(said))
+        waiting.item = said
+        self._beats[said.node] = waiting
 
     def tell(self, item: Input) -> None:
         """Hand an input over that nobody waits for."""
@@ -104,12 +125,25 @@ class ControlShell:
     async def ask(self, item: Input) -> Answer:
         """Hand an input over and return the core's answer once everything it led to is durable."""
         if self.failure is not None:
-            raise self.failure
+            raise self._refusal()
         if not self.accepting:
             raise Unavailable("the pool is stopping", hint="try again when it is up")
+        if self.away_s > AWAY_ANSWER_S:
+            raise StoreAway("the database does not answer", hint="nothing was changed; try again")
         reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._put(_Letter(item, reply))
         return await reply
+
+    @property
+    def away_s(self) -> float:
+        """Return for how long the database has been away, 0 when it is there."""
+        return 0.0 if self._away_since is None else asyncio.get_running_loop().time() - self._away_since
+
+    def depose(self, reason: CorralError) -> None:
+        """Let ``run`` raise ``reason`` as soon as it can: another controller leads."""
+        self.failure = self.failure or reason
+        self.accepting = False
+        self._bell.set()
 
     async def read(self, call: Callable[..., T], *args: Any) -> T:
         """Make a blocking read of the store in a thread."""
@@ -130,6 +164,8 @@ class ControlShell:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._bell.wait(), max(0.0, next_tick - loop.time()))
                 self._bell.clear()
+                if self.failure is not None:
+                    raise self.failure
                 self._open, self._inbox = self._inbox[:BATCH_MAX], self._inbox[BATCH_MAX:]
                 if self._inbox:
                     self._bell.set()
@@ -138,7 +174,7 @@ class ControlShell:
                 answers = [self._handle(now, letter) for letter in self._open]
                 if loop.time() >= next_tick:
                     next_tick = loop.time() + TICK_S
-                    self.core.tick(now)
+                    self.core.tick(now, self.clock.wall_offset_s())
                 self.core.settle(now)
                 await self._commit(answers, self.core.drain())
         except CorralError as error:
@@ -167,12 +203,18 @@ class ControlShell:
     def _give_up(self) -> None:
         """Answer everybody who still waits, whatever ended the loop; take nobody in any more."""
         self.accepting = False
-        problem = self.failure or Unavailable("the controller stopped")
+        problem = self._refusal()
         for letter in (*self._open, *self._inbox):
             if letter.reply is not None and not letter.reply.done():
                 letter.reply.set_exception(problem)
         self._open = []
         self._inbox.clear()
+
+    def _refusal(self) -> CorralError:
+        """Return what callers are told from now on. That the lead was lost is nothing that they could do about."""
+        if isinstance(self.failure, StoreConflict):
+            return NotLeader("another controller leads the pool now", hint="it may be carried out; look, or repeat")
+        return self.failure or Unavailable("the controller stopped")
 
     async def _commit(self, answers: list[Answer], outcome: Outcome) -> None:
         if outcome.facts:
@@ -191,8 +233,10 @@ class ControlShell:
 
     def _act(self, outcome: Outcome) -> None:
         """Do what a durable batch led to: what takes its time is done aside, and its answer is an input again."""
+        valid = self.valid()
         for command in outcome.commands:
-            self.engine.send(command)
+            if valid or not isinstance(command, AcknowledgeHeartbeat):
+                self.engine.send(command)
         for words in outcome.notices:
             log.warning("%s", words)
         for node in outcome.fences:
@@ -217,12 +261,48 @@ class ControlShell:
         batch = Batch(outcome.facts, outcome.finished, outcome.usage)
         first = self.last_seq + 1
         epoch = self.core.book.epoch
-        self.last_seq = await asyncio.get_running_loop().run_in_executor(
-            self._journal, self._store.append, self.last_seq, epoch, batch
-        )
+        self.last_seq = await self._appended(epoch, batch)
         entries = [JournalEntry(first + i, epoch, fact) for i, fact in enumerate(outcome.facts)]
         self.feed.publish(entries, self._tenant_of)
         self.core.book.durable(outcome.finished)
+
+    async def _appended(self, epoch: int, batch: Batch) -> int:
+        """Append a batch, however long the database is away; return the last sequence."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while True:
+            try:
+                last = await loop.run_in_executor(self._journal, self._store.append, self.last_seq, epoch, batch)
+            except StoreAway as error:
+                if self.failure is not None:
+                    raise self.failure from None
+                if self._ending:
+                    raise
+                if self._away_since is None:
+                    log.warning("%s; waiting for it", error)
+                    self._away_since = began
+                if self.away_s > AWAY_ANSWER_S:
+                    self._refuse_all(error)
+                await asyncio.sleep(AWAY_RETRY_S)
+                continue
+            if self._away_since is not None:
+                log.warning("the database is back after %.1f s", self.away_s)
+                self._away_since = None
+                self._beats.clear()
+            return last
+
+    def _refuse_all(self, why: StoreAway) -> None:
+        """Answer everybody who waits. What was handed to the core is appended later all the same, the rest never."""
+        for letter in self._open:
+            if letter.reply is not None and not letter.reply.done():
+                letter.reply.set_exception(
+                    StoreAway(why.refusal.message, hint="it may be carried out; look, or repeat")
+                )
+        kept = [letter for letter in self._inbox if letter.reply is None]
+        for letter in self._inbox:
+            if letter.reply is not None and not letter.reply.done():
+                letter.reply.set_exception(StoreAway(why.refusal.message, hint="nothing was changed; try again"))
+        self._inbox = kept
 
     def _tenant_of(self, job: JobId) -> TenantId | None:
         book = self.core.book
@@ -276,9 +356,13 @@ class ControlShell:
     async def _keep_house(self) -> None:
         if self.last_seq - self._snapshot_seq < SNAPSHOT_ENTRIES:
             return
-        self._snapshot_seq = self.last_seq
+        before, self._snapshot_seq = self._snapshot_seq, self.last_seq
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._journal, self._store.save_snapshot, self.last_seq, self.core.image())
+        try:
+            await loop.run_in_executor(self._journal, self._store.save_snapshot, self.last_seq, self.core.image())
+        except StoreAway as error:
+            log.warning("no snapshot this time: %s", error)
+            self._snapshot_seq = before
 
     async def prune(self, retention_s: float) -> int:
         """Delete journal entries beyond the retention and return how many. Appends go on in between."""
@@ -296,6 +380,7 @@ class ControlShell:
             await self._proposers.close()
         if not self._ahead and self.failure is None and self.last_seq > self._snapshot_seq:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._journal, self._store.save_snapshot, self.last_seq, self.core.image())
+            with contextlib.suppress(StoreAway):
+                await loop.run_in_executor(self._journal, self._store.save_snapshot, self.last_seq, self.core.image())
         self._journal.shutdown(wait=True)
         self._readers.shutdown(wait=False)

@@ -43,7 +43,7 @@ class Standings:
     def of_tenants(self, state: PoolState, capacity: Amount, now: float) -> dict[TenantId, Standing]:
         """Return the standing of every tenant now."""
         found: dict[TenantId, Standing] = {}
-        for name in {*state.tenants, *state.tenant_held}:
+        for name in dict.fromkeys((*state.tenants, *state.tenant_held)):
             tenant = state.tenants.get(name) or Tenant(name)
             held = state.tenant_held.get(name, Amount())
             found[name] = Standing(tenant, held, self._share(name, held, capacity, now))
@@ -52,7 +52,7 @@ class Standings:
     @staticmethod
     def of_queues(state: PoolState) -> dict[QueueName, QueueStanding]:
         """Return every queue with what its jobs hold."""
-        names = {*state.queues, *state.queue_held}
+        names = dict.fromkeys((*state.queues, *state.queue_held))
         return {
             name: QueueStanding(state.queues.get(name) or Queue(name), state.queue_held.get(name, Amount()))
             for name in names

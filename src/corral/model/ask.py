@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from corral.model.experience import WorkSpec
+from corral.model.files import JobFiles
 from corral.model.job import CheckpointSpec, DependencyKind, Fencing
 
 
@@ -53,4 +54,6 @@ class JobAsk(msgspec.Struct, frozen=True):
     node_counts: tuple[int, ...] = ()
     work: WorkSpec | None = None
     appmaster: str | None = None
+    files: JobFiles | None = None
+    outputs: tuple[str, ...] = ()
     user: str = ""

@@ -8,40 +8,10 @@ at the edge that has to raise one.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import ClassVar
 
-import msgspec
-
-
-class Category(StrEnum):
-    """What kind of mistake or fault an error is."""
-
-    USAGE = "usage"
-    NOT_FOUND = "not-found"
-    DENIED = "denied"
-    CONFLICT = "conflict"
-    UNAVAILABLE = "unavailable"
-    FAULT = "fault"
-
-
-class Refusal(msgspec.Struct, frozen=True):
-    """An expected "no": the stable ``code`` of the error class, one line of text, the field and a way out.
-
-    ``where`` is the place in a file, ``path:line:column`` (both from 1).
-    """
-
-    code: str
-    message: str
-    field: str | None = None
-    hint: str | None = None
-    where: str | None = None
-
-    def line(self) -> str:
-        """Return the refusal as the one line a person reads."""
-        places = "".join(f"{place}: " for place in (self.where, self.field) if place)
-        hint = f" ({self.hint})" if self.hint else ""
-        return f"{places}{self.message}{hint}"
+from corral.model.refusal import Category as Category  # noqa: PLC0414 - named here for all
+from corral.model.refusal import Refusal as Refusal  # noqa: PLC0414 - the same
 
 
 class CorralError(Exception):
@@ -129,6 +99,18 @@ class PathUnsafe(UsageError):
     code = "PATH_UNSAFE"
 
 
+class FilesTooLarge(UsageError):
+    """A working directory, mount or output holds more than may travel (``upload_max_mib``, ``return_max_mib``)."""
+
+    code = "FILES_TOO_LARGE"
+
+
+class FilesNeeded(UsageError):
+    """The nodes do not see the paths of a job: its files must be sent along. Clients do that by themselves."""
+
+    code = "FILES_NEEDED"
+
+
 class TraceUnreadable(UsageError):
     """A trace, or a file that it needs, does not exist or cannot be read."""
 
@@ -208,12 +190,50 @@ class Stale(Conflict):
     retryable = True
 
 
+class FilesMissing(Conflict):
+    """A job names files that the pool does not hold, or no longer: send them again."""
+
+    code = "FILES_MISSING"
+
+
+class FilesDamaged(CorralError):
+    """Files that travelled are not what their hash says, are cut off, or describe no directory."""
+
+    code = "FILES_DAMAGED"
+
+
 class Unavailable(CorralError):
     """The pool cannot answer now."""
 
     code = "UNAVAILABLE"
     category = Category.UNAVAILABLE
     retryable = True
+
+
+class NotLeader(Unavailable):
+    """Another controller leads the pool; ``leader`` is where it answers, empty while none does."""
+
+    code = "NOT_LEADER"
+    leader: str = ""
+
+    @classmethod
+    def at(cls, leader: str) -> NotLeader:
+        """Return the error that names where the leader answers."""
+        error = cls("another controller leads the pool", hint=f"it answers at {leader}")
+        error.leader = leader
+        return error
+
+
+class StoreAway(Unavailable):
+    """The database does not answer. What was asked of it may have been done; nothing acknowledged is lost."""
+
+    code = "STORE_AWAY"
+
+
+class NoHead(Unavailable):
+    """No head answers, or none of them leads, for as long as it was waited for."""
+
+    code = "NO_HEAD"
 
 
 class DaemonNotRunning(Unavailable):
@@ -238,6 +258,37 @@ class PortTaken(Conflict):
     """The address asked for is in use by another program."""
 
     code = "PORT_TAKEN"
+
+
+class VersionMismatch(Conflict):
+    """A machine that wants to join has another release of corral, Ray or Python than the head."""
+
+    code = "VERSION_MISMATCH"
+
+
+class ClockSkew(Conflict):
+    """The wall clock of a machine that wants to join is too far from the head's."""
+
+    code = "CLOCK_SKEW"
+
+
+class NodeNameTaken(Conflict):
+    """Another machine is in the pool under this name."""
+
+    code = "NODE_NAME_TAKEN"
+
+
+class HeadUnreachable(Unavailable):
+    """No head of the pool answers at the addresses given."""
+
+    code = "HEAD_UNREACHABLE"
+
+
+class CertificateMismatch(CorralError):
+    """The certificate of a head is not the one that the join token names: somebody else may be listening there."""
+
+    code = "CERTIFICATE_MISMATCH"
+    category = Category.DENIED
 
 
 class JobsRunning(Conflict):

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
+from corral.model.files import ReturnKind
 from corral.model.ids import DeviceId, JobId, NodeId, QueueName, TenantId
 from corral.model.job import JobSpec, JobState, StopReason, TaskExit, TaskState
 from corral.model.market import Preemption
@@ -97,6 +98,15 @@ class GangRequeued(GangEvent, frozen=True, kw_only=True, tag="gang-requeued"):
     saved_at: float | None = None
 
 
+class FilesReturned(GangEvent, frozen=True, kw_only=True, tag="files-returned"):
+    """A running task's node gave files back: ``tree`` is their name, ``size_bytes`` their sum."""
+
+    rank: int
+    what: ReturnKind
+    tree: str
+    size_bytes: int = 0
+
+
 class GangEnded(GangEvent, frozen=True, kw_only=True, tag="gang-ended"):
     """A gang reached a final state."""
 
@@ -161,6 +171,20 @@ class DeviceRecovered(Event, frozen=True, kw_only=True, tag="device-recovered"):
     device: DeviceId
 
 
+class MaintenanceStarted(Event, frozen=True, kw_only=True, tag="maintenance-started"):
+    """Leases last at least until ``until``: the controller may be away so long, and nothing is frozen or replaced."""
+
+    until: float
+    by: str
+    reason: str = ""
+
+
+class MaintenanceEnded(Event, frozen=True, kw_only=True, tag="maintenance-ended"):
+    """Leases have their usual length again; who was not reached since keeps what was granted."""
+
+    by: str
+
+
 class TenantSet(Event, frozen=True, kw_only=True, tag="tenant-set"):
     """A tenant was added or changed."""
 
@@ -211,6 +235,7 @@ Fact = (
     | TaskEnded
     | GangStopping
     | GangRequeued
+    | FilesReturned
     | GangEnded
     | JobEnded
     | NodeJoined
@@ -220,6 +245,8 @@ Fact = (
     | NodeRemoved
     | DeviceFailed
     | DeviceRecovered
+    | MaintenanceStarted
+    | MaintenanceEnded
     | TenantSet
     | TenantRemoved
     | QueueSet

@@ -8,6 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from corral.model.experience import WorkSpec
+from corral.model.files import JobFiles, Returned
 from corral.model.ids import DEFAULT_QUEUE, GangKey, JobId, NodeId, QueueName, TaskKey, TenantId
 from corral.model.offer import Bid
 from corral.model.resources import Amount, GangShape, Placement
@@ -170,7 +171,8 @@ class JobSpec(msgspec.Struct, frozen=True):
     Exactly one of ``argv`` (run as it is, without a shell) and ``script`` (run by ``bash -c``) is set. ``points`` holds
     one environment per gang (the array index is ``indices[gang]``). ``data`` names the shards that the job reads.
     ``shapes`` are all sizes of an elastic job, largest first and ``shape`` among them; empty for a rigid one.
-    ``appmaster`` is the user's own proposer (``module:function``).
+    ``appmaster`` is the user's own proposer (``module:function``). ``files`` are those that travel to its nodes,
+    ``outputs`` the patterns (relative to the working directory) of those that come back.
     """
 
     name: str
@@ -199,6 +201,8 @@ class JobSpec(msgspec.Struct, frozen=True):
     shapes: tuple[GangShape, ...] = ()
     work: WorkSpec | None = None
     appmaster: str | None = None
+    files: JobFiles | None = None
+    outputs: tuple[str, ...] = ()
 
     @property
     def gangs(self) -> int:
@@ -238,6 +242,7 @@ class Gang(msgspec.Struct, frozen=True):
     charged against ``max_restarts``; ``moves`` (node loss, device failure, preemption) are free. ``avoid`` names the
     nodes where it failed, newest last. ``attained_s`` is the service of its ended runs in
     seconds, ``bid`` the one that it runs on. Times are seconds since the epoch, usage is in milli-GPU seconds.
+    ``saved`` and ``outputs`` are the newest trees that came back from its ranks: checkpoints, and what it made.
     """
 
     index: int
@@ -258,6 +263,8 @@ class Gang(msgspec.Struct, frozen=True):
     attained_s: float = 0.0
     preemptions: int = 0
     bid: Bid | None = None
+    saved: tuple[Returned, ...] = ()
+    outputs: tuple[Returned, ...] = ()
 
     @property
     def live(self) -> bool:

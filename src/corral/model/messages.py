@@ -11,6 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from corral.model.events import Decision, Fact
+from corral.model.files import JobFiles
 from corral.model.ids import JobId, NodeId, TaskKey
 from corral.model.job import CheckpointSpec, Job, TaskExit
 from corral.model.offer import Proposal
@@ -44,6 +45,8 @@ class Usage(msgspec.Struct, frozen=True):
     ``progress`` is the amount of work that it reported last (steps, in the job's own units), ``progress_total`` the
     amount after which it is done, ``checkpointed_at`` the progress (not the time) that its last checkpoint holds. They
     count from the beginning of the job, not of the run: a task that goes on from step 500 reports 500.
+
+    ``halted`` says why the main process does not run although it lives: it is stopped, frozen, or waits in the kernel.
     """
 
     task: TaskKey
@@ -55,6 +58,7 @@ class Usage(msgspec.Struct, frozen=True):
     log_bytes: int | None = None
     progress_total: float | None = None
     checkpointed_at: float | None = None
+    halted: str | None = None
 
 
 # ---- agent to controller -------------------------------------------------------------------------------------------
@@ -67,7 +71,11 @@ class AgentMessage(msgspec.Struct, frozen=True, tag_field="type", kw_only=True):
 
 
 class Hello(AgentMessage, frozen=True, kw_only=True, tag="hello"):
-    """First message of every connection: the node, and every task whose end is not acknowledged."""
+    """First message of every connection: the node, and every task whose end is not acknowledged.
+
+    It is acknowledged as a heartbeat is: leases run from ``sent_boottime_s``, the agent's CLOCK_BOOTTIME at sending.
+    ``asked`` is that of the wish for it; the first one of a connection answers none.
+    """
 
     protocol: int
     spec: NodeSpec
@@ -76,10 +84,16 @@ class Hello(AgentMessage, frozen=True, kw_only=True, tag="hello"):
     tasks: tuple[TaskReport, ...]
     devices: tuple[DeviceState, ...]
     shards: tuple[str, ...] = ()
+    sent_boottime_s: float | None = None
+    asked: int | None = None
 
 
 class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="heartbeat"):
-    """Every second. ``sent_boottime_s`` is CLOCK_BOOTTIME at sending: leases run from it."""
+    """Every second. ``sent_boottime_s`` is CLOCK_BOOTTIME at sending: leases run from it.
+
+    ``contact_boottime_s`` is the sending of the newest hello or heartbeat whose acknowledgement has come: the leases of
+    the node's tasks run from there. ``None`` before the first one.
+    """
 
     sent_boottime_s: float
     wall_s: float
@@ -88,6 +102,7 @@ class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="heartbeat"):
     usage: tuple[Usage, ...] = ()
     load_1m: float | None = None
     memory_free_mib: int | None = None
+    contact_boottime_s: float | None = None
 
 
 class TaskReported(AgentMessage, frozen=True, kw_only=True, tag="task"):
@@ -142,7 +157,11 @@ class Peer(msgspec.Struct, frozen=True):
 
 
 class LaunchTask(Command, frozen=True, kw_only=True, tag="launch"):
-    """Start one task. All that the agent needs is here; it adds devices' environment and its own directories."""
+    """Start one task. All that the agent needs is here; it adds devices' environment and its own directories.
+
+    ``restore`` names the trees of its checkpoint (the first wins where several have the same path), ``outputs`` are the
+    patterns of the files that come back at its end.
+    """
 
     task: TaskKey
     incarnation: int
@@ -164,6 +183,9 @@ class LaunchTask(Command, frozen=True, kw_only=True, tag="launch"):
     checkpoint: CheckpointSpec | None
     lease_s: float | None
     restarts: int = 0
+    files: JobFiles | None = None
+    outputs: tuple[str, ...] = ()
+    restore: tuple[str, ...] = ()
 
 
 class StopTask(Command, frozen=True, kw_only=True, tag="stop"):
@@ -187,9 +209,24 @@ class Acknowledge(Command, frozen=True, kw_only=True, tag="ack"):
 
 
 class AcknowledgeHeartbeat(Command, frozen=True, kw_only=True, tag="ack-heartbeat"):
-    """Echo of a heartbeat: leases of this node run from ``sent_boottime_s``."""
+    """Echo of a hello or a heartbeat: leases of this node run from ``sent_boottime_s``.
+
+    They last at least ``lease_s`` from there, also those of tasks with shorter ones: that is how a planned outage of
+    the controller is prepared. An acknowledgement with 0 takes an earlier grant back.
+    """
 
     sent_boottime_s: float
+    lease_s: float = 0.0
+
+
+class SayHello(Command, frozen=True, kw_only=True, tag="say-hello"):
+    """Say hello again on this connection: the controller gave up what ran here and acknowledges nothing before.
+
+    The hello repeats ``asked``. One that answers an older wish may have been said before launches that were on their
+    way when the node was given up: it does not tell of them.
+    """
+
+    asked: int = 0
 
 
 class HostMaster(Command, frozen=True, kw_only=True, tag="host"):
@@ -214,4 +251,6 @@ class TellMaster(Command, frozen=True, kw_only=True, tag="tell"):
     fact: Fact
 
 
-ControllerSays = LaunchTask | StopTask | Acknowledge | AcknowledgeHeartbeat | HostMaster | DismissMaster | TellMaster
+ControllerSays = (
+    LaunchTask | StopTask | Acknowledge | AcknowledgeHeartbeat | SayHello | HostMaster | DismissMaster | TellMaster
+)

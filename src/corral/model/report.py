@@ -148,7 +148,10 @@ class Receipt(msgspec.Struct, frozen=True):
 
 
 class NodeReport(msgspec.Struct, frozen=True):
-    """A node as people see it. ``state`` is up, suspect, or lost; ``age_s`` is the age of the last heartbeat."""
+    """A node as people see it. ``state`` is up, suspect, or lost; ``age_s`` is the age of the last heartbeat.
+
+    ``clock_skew_s`` is how far its wall clock is ahead of the pool's, ``notes`` say in words what is wrong with it.
+    """
 
     spec: NodeSpec
     state: str
@@ -161,6 +164,7 @@ class NodeReport(msgspec.Struct, frozen=True):
     load_1m: float | None = None
     memory_free_mib: int | None = None
     clock_skew_s: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 class DeviceReport(msgspec.Struct, frozen=True):
@@ -224,6 +228,23 @@ class PoolStatus(msgspec.Struct, frozen=True):
     cpu_pool: bool
     clock_offset_s: float
     models: dict[str, int] = {}
+
+
+class MaintenanceReport(msgspec.Struct, frozen=True):
+    """How far a planned outage of the controller is prepared.
+
+    ``ready`` are the nodes that are known to have leases until ``until``, ``missing`` those that have not yet. The
+    outage may begin when none is missing: nothing is frozen or replaced before ``until``, ``left_s`` from now.
+    """
+
+    active: bool
+    started_at: float | None = None
+    until: float | None = None
+    left_s: float = 0.0
+    by: str = ""
+    reason: str = ""
+    ready: tuple[NodeId, ...] = ()
+    missing: tuple[NodeId, ...] = ()
 
 
 class JobSummary(msgspec.Struct, frozen=True):

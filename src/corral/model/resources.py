@@ -59,7 +59,8 @@ class NodeSpec(msgspec.Struct, frozen=True):
     """A node as its agent registers it.
 
     ``incarnation`` changes when the node (boot id, pid namespace) was restarted; ``address`` is where ranks of a gang
-    reach each other.
+    reach each other. ``machine`` tells two machines of one name apart: a restart of one is no proof that nothing runs
+    on the other.
     """
 
     id: NodeId
@@ -71,6 +72,7 @@ class NodeSpec(msgspec.Struct, frozen=True):
     rack: str = "rack-0"
     simulated: bool = False
     incarnation: str = ""
+    machine: str = ""
 
 
 class Demand(msgspec.Struct, frozen=True):

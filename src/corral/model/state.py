@@ -65,6 +65,26 @@ class Held(msgspec.Struct):
             self.gangs.pop(str(key), None)
 
 
+class Maintenance(msgspec.Struct, frozen=True):
+    """The newest planned outage, until ``until``. ``ended_at`` is set when it was called off.
+
+    ``granted_until`` is the latest that leases were granted for, here or before, and ``granted_s`` the length of the
+    longest of them: kept when all is over, for a node that was not heard since may still hold one.
+    """
+
+    started_at: float
+    until: float
+    by: str
+    reason: str = ""
+    ended_at: float | None = None
+    granted_until: float = 0.0
+    granted_s: float = 0.0
+
+    def active(self, now: float) -> bool:
+        """Return whether long leases are being granted."""
+        return self.ended_at is None and now < self.until
+
+
 class KeyUse(msgspec.Struct, frozen=True):
     """An idempotency key that was used: the jobs it made and the digest of the request."""
 
@@ -88,6 +108,7 @@ class PoolState(msgspec.Struct):
     next_job: int = 1
     finished: int = 0
     at: float = 0.0
+    maintenance: Maintenance | None = None
 
     def capacity(self) -> Amount:
         """Return what all nodes that are not lost have together, without failed devices."""

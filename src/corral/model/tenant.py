@@ -40,10 +40,20 @@ class Queue(msgspec.Struct, frozen=True):
 
 
 class Role(StrEnum):
-    """What a token may do. ``admin`` acts for every tenant and changes the pool."""
+    """What a token may do. ``admin`` acts for every tenant and changes the pool.
+
+    ``join`` lets a machine become a node and nothing else; ``node`` is what it gets: it brings files and asks again.
+    """
 
     USER = "user"
     ADMIN = "admin"
+    JOIN = "join"
+    NODE = "node"
+
+    @property
+    def of_people(self) -> bool:
+        """Return whether people and their programs have such tokens (machines have the others)."""
+        return self in (Role.USER, Role.ADMIN)
 
 
 class Token(msgspec.Struct, frozen=True):

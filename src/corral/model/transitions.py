@@ -16,6 +16,7 @@ from corral.model.events import (
     DeviceFailed,
     DeviceRecovered,
     Fact,
+    FilesReturned,
     GangEnded,
     GangEvent,
     GangPlaced,
@@ -25,6 +26,8 @@ from corral.model.events import (
     JobEnded,
     JobEvent,
     JobSubmitted,
+    MaintenanceEnded,
+    MaintenanceStarted,
     NodeCordoned,
     NodeJoined,
     NodeLost,
@@ -39,10 +42,11 @@ from corral.model.events import (
     TokenIssued,
     TokenRevoked,
 )
+from corral.model.files import Returned, ReturnKind, with_returned
 from corral.model.ids import GangKey
 from corral.model.job import Gang, Job, JobState, StopReason, Task, TaskState, deciding_exit
 from corral.model.resources import Amount, Placement
-from corral.model.state import Held, Node, PoolState
+from corral.model.state import Held, Maintenance, Node, PoolState
 
 AVOID_MAX = 8
 T = TypeVar("T")
@@ -207,6 +211,19 @@ def _job_ended(job: Job, fact: JobEnded) -> None:
         job.message = fact.reason
 
 
+def _returned(job: Job, fact: FilesReturned) -> None:
+    gang = _gang_of(job, fact)
+    task = _task_of(job, gang, fact.rank)
+    if not task.state.holds:
+        raise IllegalTransition(f"task {job.id}.{fact.gang}.{fact.rank} gives files back, but is {task.state}")
+    new = Returned(fact.rank, fact.incarnation, fact.tree, fact.at, fact.size_bytes)
+    ranks = len(gang.tasks)
+    if fact.what is ReturnKind.CHECKPOINT:
+        job.gangs[fact.gang] = replace(gang, saved=with_returned(gang.saved, new, ranks))
+    else:
+        job.gangs[fact.gang] = replace(gang, outputs=with_returned(gang.outputs, new, ranks))
+
+
 def _cancel_requested(job: Job, fact: JobCancelRequested) -> None:
     job.cancelled_by = job.cancelled_by or fact.by
 
@@ -217,6 +234,7 @@ _ON_JOB: dict[type[JobEvent], Callable[[Job, Any], None]] = {
     TaskEnded: _task_ended,
     GangStopping: _stopping,
     GangRequeued: _requeued,
+    FilesReturned: _returned,
     GangEnded: _gang_ended,
     JobEnded: _job_ended,
     JobCancelRequested: _cancel_requested,
@@ -320,8 +338,23 @@ def _forget(held: dict[T, Amount], name: T) -> None:
         del held[name]
 
 
+def _fold_maintenance(state: PoolState, fact: MaintenanceStarted | MaintenanceEnded) -> None:
+    known = state.maintenance
+    if isinstance(fact, MaintenanceStarted):
+        granted_until, granted_s = fact.until, fact.until - fact.at
+        if known is not None and known.granted_until > fact.at:
+            granted_until, granted_s = max(granted_until, known.granted_until), max(granted_s, known.granted_s)
+        state.maintenance = Maintenance(
+            fact.at, fact.until, fact.by, fact.reason, granted_until=granted_until, granted_s=granted_s
+        )
+    elif known is not None and known.ended_at is None:
+        state.maintenance = replace(known, ended_at=fact.at)
+
+
 def _fold_admin_event(state: PoolState, fact: Fact) -> None:
     match fact:
+        case MaintenanceStarted() | MaintenanceEnded():
+            _fold_maintenance(state, fact)
         case TenantSet():
             state.tenants[fact.tenant.id] = fact.tenant
         case TenantRemoved():

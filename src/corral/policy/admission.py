@@ -166,6 +166,8 @@ def _spec(
         shapes=shapes if len(shapes) > 1 else (),
         work=ask.work,
         appmaster=ask.appmaster,
+        files=ask.files,
+        outputs=ask.outputs,
     )
 
 

@@ -11,7 +11,16 @@ from corral.model.ask import JobAsk
 from corral.model.ids import NodeId, QueueName, TenantId
 from corral.model.job import Job
 from corral.model.plan import PlanAsk, PlanReport
-from corral.model.report import Ledger, NodeReport, PoolStatus, QueueLine, Receipt, TenantReport, WhyReport
+from corral.model.report import (
+    Ledger,
+    MaintenanceReport,
+    NodeReport,
+    PoolStatus,
+    QueueLine,
+    Receipt,
+    TenantReport,
+    WhyReport,
+)
 from corral.model.tenant import Queue, Role, Tenant, Token
 from corral.ports.engine import LogChunk
 from corral.ports.store import JobQuery, JournalEntry, UsageRow
@@ -103,6 +112,15 @@ class Pool(Protocol):
 
     async def remove_node(self, who: Principal, node: NodeId) -> None:
         """Forget a lost node without tasks (admin)."""
+
+    async def maintenance(self, who: Principal) -> MaintenanceReport:
+        """Return how far a planned outage is prepared."""
+
+    async def start_maintenance(self, who: Principal, duration_s: float, reason: str) -> MaintenanceReport:
+        """Grant leases for so long from now on (admin). Calling it again sets the end anew."""
+
+    async def stop_maintenance(self, who: Principal) -> MaintenanceReport:
+        """Take the long leases back (admin); without a maintenance it raises ``Conflict``."""
 
     async def queue(self, who: Principal, limit: int) -> tuple[QueueLine, ...]:
         """Return pending gangs in the order in which they are considered."""

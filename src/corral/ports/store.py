@@ -94,7 +94,8 @@ class Recovered(msgspec.Struct, frozen=True):
 class Store(Protocol):
     """Durable state. All methods block; the shell calls them in a thread of their own.
 
-    Errors: ``StoreFull``, ``StoreCorrupt``, ``StoreConflict``, ``SchemaTooNew``, ``StateUnusable``.
+    Errors: ``StoreFull``, ``StoreCorrupt``, ``StoreConflict``, ``SchemaTooNew``, ``StateUnusable``; and ``StoreAway``
+    of one that is a service: what was asked of it may have been done.
     """
 
     def open(self) -> None:
@@ -113,7 +114,8 @@ class Store(Protocol):
         """Append a batch after ``expected_seq`` (compare-and-append) and return the new last sequence.
 
         Durable when it returns. Usage rows are added to what is there. Raises ``StoreConflict`` when the last sequence
-        or the epoch differs: another controller has written.
+        or the epoch differs: another controller has written. After ``StoreAway`` the same call finds out whether the
+        batch is there, and appends it if not.
         """
 
     def save_snapshot(self, seq: int, data: bytes) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from corral.agent.config import AgentConfig, load
 from corral.agent.main import run_agent
 from corral.appmaster.core import AppMasterCore
+from corral.devices.allotted import AllottedProbe
 from corral.devices.amd import AmdProbe
 from corral.devices.nvidia import NvidiaProbe
 from corral.devices.simulated import SimulatedProbe
@@ -29,7 +30,10 @@ def probes(config: AgentConfig) -> Sequence[DeviceProbe]:
         if not pretended:
             return ()
         return (SimulatedProbe(config.devices_state_path, pretended[0].model, len(pretended), config.node),)
-    return (NvidiaProbe(), AmdProbe())
+    found: tuple[DeviceProbe, ...] = (NvidiaProbe(), AmdProbe())
+    if config.allotted_devices is None:
+        return found
+    return tuple(AllottedProbe(probe, config.allotted_devices) for probe in found)
 
 
 def main(arguments: list[str] | None = None) -> int:

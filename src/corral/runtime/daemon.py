@@ -5,126 +5,56 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import errno
+import fcntl
 import json
 import logging
 import os
-import secrets
 import signal
 import socket
-import ssl
 import sys
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import uvicorn
 from msgspec.structs import replace
 
 import corral
-from corral.agent.nodefiles import NodeFiles
-from corral.api.app import begin_stop, create_app
-from corral.api.protocol import BoundedHttp
-from corral.appmaster.core import AppMasterCore
+from corral.api.app import begin_stop, create_app, serve_pool
+from corral.api.elsewhere import Elsewhere
 from corral.control.access import digest_of
-from corral.control.core import ControlCore
-from corral.control.inputs import Administer
-from corral.control.pool import ControllerPool, Identity
-from corral.control.shell import ControlShell
-from corral.engines.local import LocalEngine
+from corral.control.pool import Identity
 from corral.model.errors import (
     CorralError,
     IllegalTransition,
-    InsecureBinding,
-    InvalidField,
+    NotLeader,
     PortTaken,
-    StateUnusable,
+    StoreAway,
+    StoreConflict,
     Unavailable,
 )
-from corral.model.events import NodeRemoved, TokenIssued
-from corral.model.ids import DEFAULT_TENANT, NodeId
-from corral.model.tenant import Role, Token
-from corral.ports.faults import FaultPoints
-from corral.runtime.clock import SteadyClock
-from corral.runtime.faults import FileFaults, NoFaults
-from corral.runtime.options import DEFAULT_PORT
+from corral.ports.files import Files
+from corral.ports.leadership import Head
+from corral.ports.membership import Membership
+from corral.ports.pool import Pool
+from corral.runtime.announcing import Announcement, certificate_of
+from corral.runtime.campaign import Campaign, place_of
 from corral.runtime.paths import StatePaths
-from corral.runtime.planning import PlannerProcess
-from corral.runtime.poolfile import load_pool, save_pool
-from corral.runtime.proposers import ProposerProcesses
-from corral.runtime.settings import control_config, load_settings
-from corral.runtime.solver import SolverProcess
+from corral.runtime.places import Places
+from corral.runtime.poolfile import load_pool
+from corral.runtime.serving import Server, bind, make_server
+from corral.runtime.settings import load_settings
 from corral.runtime.supervisor import EXIT_CONFIG
-from corral.storage import SqliteStore
+from corral.runtime.term import Term, writing
+from corral.runtime.tokens import new_token, read_token
+from corral.storage import PostgresStore, SqliteStore, SqlStore
 
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-BACKLOG = 2_048
+EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 RESERVE_BYTES = 4_096
 SERVED_S = 3.0
-APPENDED_S = 10.0
-PRUNE_S = 3_600.0
-LOOK_S = 1.0
+APPEAR_S = 3.0
+OPEN_AGAIN_S = 0.5
 log = logging.getLogger("corral.daemon")
-
-
-class _Server(uvicorn.Server):
-    """Uvicorn without its signal handlers: the daemon has its own."""
-
-    async def ready(self, serving: asyncio.Task[None]) -> None:
-        """Return once it accepts requests (or has ended)."""
-        while not self.started and not serving.done():  # noqa: ASYNC110 - uvicorn has only this flag
-            await asyncio.sleep(0.005)
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone."""
-        yield
-
-
-def bind(host: str, port: int | None, *, tls: bool, insecure: bool) -> socket.socket:
-    """Return a listening socket. Raises ``InsecureBinding``, ``PortTaken`` or ``InvalidField`` (no such address)."""
-    if host not in LOOPBACK and not tls and not insecure:
-        raise InsecureBinding(
-            f"{host} is not loopback and the API would be readable on the way",
-            hint="give --tls-cert and --tls-key, or --insecure on a trusted network",
-        )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    wanted = DEFAULT_PORT if port is None else port
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, wanted))
-    except OSError as error:
-        listener.close()
-        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-            raise InvalidField(f"cannot listen on {host}: {(error.strerror or '').lower()}", field="--host") from None
-        if port is None and wanted:
-            return bind(host, 0, tls=tls, insecure=insecure)
-        if isinstance(error, PermissionError):
-            raise PortTaken(f"port {wanted} needs more rights", hint="use --port with a number above 1023") from None
-        raise PortTaken(
-            f"cannot listen on {host}:{wanted}: {error.strerror}", hint="use --port, or --port 0 for any free one"
-        ) from None
-    listener.listen(BACKLOG)
-    return listener
-
-
-def local_token(paths: StatePaths, known: Collection[str]) -> str:
-    """Return the local admin secret (mode 0600): the one in its file if its digest is known, else a new one.
-
-    A secret that was revoked, or that comes from elsewhere, never becomes valid by a restart.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        paths.token.chmod(0o600)
-        secret = paths.token.read_text().strip()
-        if digest_of(secret) in known:
-            return secret
-    secret = f"corral_{secrets.token_urlsafe(32)}"
-    new = paths.token.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(f"{secret}\n")
-    new.rename(paths.token)
-    return secret
 
 
 def fault_of(task: asyncio.Task[None]) -> BaseException | None:
@@ -139,24 +69,23 @@ def fault_of(task: asyncio.Task[None]) -> BaseException | None:
     )
 
 
-@contextlib.contextmanager
-def writing(paths: StatePaths) -> Iterator[None]:
-    """Raise ``StateUnusable`` where the state directory cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        raise StateUnusable(f"cannot write in {paths.root}: {error.strerror or error}") from error
-
-
 class Daemon:
-    """One run of the daemon on one state directory."""
+    """One run of the daemon on one state directory.
+
+    With a store of its own it leads from its start. Of those that share a database one leads; the others stand by, and
+    their API tells where the leader answers. Who is deposed stands by again.
+    """
 
     def __init__(self, root: Path) -> None:
         self.paths = StatePaths(root)
         self.asked = load_pool(self.paths.pool)
         self.settings = load_settings(root)
-        self.store = SqliteStore(self.paths.store)
+        self.store: SqlStore = PostgresStore(self.asked.store) if self.asked.store else SqliteStore(self.paths.store)
+        self.shared = self.asked.store is not None
         self.stop = asyncio.Event()
+        self.heads: tuple[Head, ...] = ()
+        self._announced = Announcement(self.paths, self.asked)
+        self._campaign: Campaign | None = None
 
     async def run(self) -> None:
         """Run until SIGTERM or until the store fails. Raises ``CorralError``."""
@@ -164,13 +93,17 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop.set)
         keep_reserve(self.paths)
-        listener = self._bind()
-        try:
-            self.store.open()
-            await self._serve(listener)
-        finally:
-            self.store.close()
-            listener.close()
+        with only_daemon(self.paths):
+            listener = self._bind()
+            try:
+                if self.shared:
+                    await self._stand_by(listener)
+                else:
+                    self.store.open()
+                    await self._rule(listener)
+            finally:
+                self.store.close()
+                listener.close()
 
     def _bind(self) -> socket.socket:
         asked = self.asked
@@ -186,110 +119,181 @@ class Daemon:
             log.warning("%s; taking another one", error.refusal.message)
             return bind(asked.host, 0, tls=tls, insecure=asked.insecure)
 
-    async def _serve(self, listener: socket.socket) -> None:
-        shell = self._shell()
-        self._first_inputs(shell)
-        scheme = "https" if self.asked.tls_cert else "http"
+    def _identity(self, listener: socket.socket, now: float) -> Identity:
         host, port = listener.getsockname()[:2]
-        url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-        identity = Identity(corral.__version__, os.getpid(), url, shell.clock.now())
-        pool = ControllerPool(shell, self.store, identity, PlannerProcess(shell.core.book.config))
-        server = self._server(pool)
-        await shell.engine.start(shell.hear)
-        control = asyncio.create_task(shell.run(), name="control")
+        known_as = self.asked.address if host in EVERYWHERE else host
+        scheme = "https" if self.asked.tls_cert else "http"
+        url = f"{scheme}://{f'[{known_as}]' if ':' in known_as else known_as}:{port}"
+        return Identity(corral.__version__, os.getpid(), url, now)
+
+    # ---- one controller alone --------------------------------------------------------------------------------------
+
+    async def _rule(self, listener: socket.socket) -> None:
+        """Lead until told to stop or until the controller cannot go on."""
+        term = self._term(self.store.acquire_leadership())
+        identity = self._identity(listener, term.shell.clock.now())
+        term.serve(identity)
+        server = self._server(term.pool, term.files, term.membership)
+        control = await term.start()
         serving = asyncio.create_task(server.serve([listener]), name="api")
         stopping = asyncio.create_task(self.stop.wait(), name="stop")
-        pruning = asyncio.create_task(self._prune(shell), name="prune")
         announcing: asyncio.Task[None] | None = None
         try:
             await server.ready(serving)
             with writing(self.paths):
-                self._announce(identity, port)
-            announcing = asyncio.create_task(self._stay_announced(identity, port), name="announce")
+                self._announced.write(identity, self.heads)
+            announcing = asyncio.create_task(self._announced.keep(identity, lambda: self.heads), name="announce")
             await asyncio.wait({control, serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (pruning, stopping, announcing):
-                if task is not None:
-                    task.cancel()
-            await self._wind_down(shell, server, control, serving)
+            await ended(stopping, announcing)
+            await self._wind_down(term, server, serving)
         for task in (control, serving):
             fault = fault_of(task)
             if fault is not None:
                 raise fault
 
-    async def _wind_down(
-        self, shell: ControlShell, server: _Server, control: asyncio.Task[None], serving: asyncio.Task[None]
-    ) -> None:
+    async def _wind_down(self, term: Term | None, server: Server, serving: asyncio.Task[None]) -> None:
         begin_stop(self.app)
         server.should_exit = True
-        shell.accepting = False
-        shell.feed.close()
+        if term is not None:
+            term.retire()
         # Answers first, then what is under way to the journal; neither for ever.
         await asyncio.wait({serving}, timeout=SERVED_S)
-        shell.end()
-        await asyncio.wait({control}, timeout=APPENDED_S)
-        for task in (serving, control):
-            task.cancel()
-        await asyncio.gather(serving, control, return_exceptions=True)
-        await shell.engine.stop()
-        await shell.close()
+        await ended(serving)
+        if term is not None:
+            await term.end()
 
-    def _shell(self) -> ControlShell:
-        epoch = self.store.acquire_leadership()
-        recovered = self.store.recover()
-        config = control_config(self.settings)
-        core = ControlCore(recovered, config, AppMasterCore, epoch)
-        engine = LocalEngine(self.paths.engine_socket, self.paths.root, NodeFiles())
-        last = recovered.entries[-1].seq if recovered.entries else recovered.snapshot_seq
-        return ControlShell(
-            core,
-            self.store,
-            engine,
-            SteadyClock(core.book.state.at),
-            self._faults(),
-            last_seq=last,
-            solver=SolverProcess(config.scheduling),
-            proposers=ProposerProcesses(self.paths.jobs, config.scheduling),
-        )
+    def _term(self, epoch: int) -> Term:
+        return Term(self.store, self.asked, self.paths, self.settings, epoch)
 
-    def _faults(self) -> FaultPoints:
-        directory = self.asked.fault_dir
-        return FileFaults(Path(directory)) if directory else NoFaults()
+    # ---- one of several --------------------------------------------------------------------------------------------
 
-    def _first_inputs(self, shell: ControlShell) -> None:
-        state, now = shell.core.book.state, shell.clock.now()
-        known = {token.digest for token in state.tokens.values()}
-        with writing(self.paths):
-            digest = digest_of(local_token(self.paths, known))
-        if digest not in known:
-            token = Token(secrets.token_hex(4), digest, DEFAULT_TENANT, Role.ADMIN, now, "local")
-            shell.tell(Administer(TokenIssued(at=now, token=token, by="local")))
-        expected = self.asked.agents.keys()
-        for name, held in state.held.items():
-            if name not in expected and not held.gangs:
-                shell.tell(Administer(NodeRemoved(at=now, node=NodeId(name), by="local")))
-
-    def _server(self, pool: ControllerPool) -> _Server:
-        self.app = create_app(pool, version=corral.__version__, on_stop=self._end_pool)
-        config = uvicorn.Config(
-            self.app,
-            loop="none",
-            http=BoundedHttp,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=2,
-            timeout_keep_alive=75,
-            ssl_certfile=self.asked.tls_cert,
-            ssl_keyfile=self.asked.tls_key,
-        )
+    async def _stand_by(self, listener: socket.socket) -> None:
+        """Serve, and lead whenever elected, until told to stop or until the store refuses for good."""
+        identity = self._identity(listener, time.time())
+        server = self._server(Elsewhere(self._leader))
+        serving = asyncio.create_task(server.serve([listener]), name="api")
+        stopping = asyncio.create_task(self.stop.wait(), name="stop")
+        leading = asyncio.create_task(self._campaigns(identity), name="campaigns")
+        announcing: asyncio.Task[None] | None = None
         try:
-            config.load()
-        except (OSError, ssl.SSLError) as error:
-            raise StateUnusable(f"the TLS certificate or key cannot be used: {error}") from None
-        return _Server(config)
+            await server.ready(serving)
+            with writing(self.paths):
+                self._announced.write(identity, self.heads)
+            announcing = asyncio.create_task(self._announced.keep(identity, lambda: self.heads), name="announce")
+            await asyncio.wait({leading, serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await ended(stopping, announcing)
+            begin_stop(self.app)
+            server.should_exit = True
+            await asyncio.wait({serving}, timeout=SERVED_S)
+            await ended(serving, leading)
+        for task in (leading, serving):
+            fault = fault_of(task)
+            if fault is not None:
+                raise fault
+
+    def _leader(self) -> str:
+        return self._campaign.leader if self._campaign is not None else ""
+
+    async def _campaigns(self, identity: Identity) -> None:
+        """Campaign and lead, again and again. Raises what the store refuses for good."""
+        with writing(self.paths):
+            secret = read_token(self.paths) if self.paths.token.exists() else new_token(self.paths)
+        head = Head(
+            place_of(self.paths.root),
+            socket.gethostname(),
+            identity.url,
+            identity.version,
+            digest_of(secret),
+            certificate_of(self.asked.tls_cert),
+        )
+        await self._opened()
+        while True:
+            campaign = self._campaign = Campaign(self.store.leaders, head.place, identity.url)
+            running = asyncio.create_task(campaign.run(), name="campaign")
+            appearing = asyncio.create_task(self._appear(head, None), name="appear")
+            try:
+                elected = asyncio.create_task(campaign.elected.wait())
+                await asyncio.wait({running, elected}, return_when=asyncio.FIRST_COMPLETED)
+                await ended(elected, appearing)
+                if campaign.elected.is_set():
+                    await self._lead(campaign, running, identity, head)
+                if running.done():
+                    running.result()
+            finally:
+                await ended(running, appearing)
+                await campaign.resign()
+
+    async def _opened(self) -> None:
+        """Open the store, however long the database is away."""
+        told = False
+        while True:
+            try:
+                await asyncio.to_thread(self.store.open)
+            except StoreAway as error:
+                if not told:
+                    log.warning("%s; waiting for it", error)
+                told = True
+                await asyncio.sleep(OPEN_AGAIN_S)
+            else:
+                return
+
+    async def _lead(self, campaign: Campaign, running: asyncio.Task[None], identity: Identity, head: Head) -> None:
+        """Lead until deposed. Returns then, and when the database went away before the state was read."""
+        try:
+            term = await asyncio.to_thread(self._term, campaign.epoch)
+        except (StoreAway, StoreConflict) as error:
+            log.warning("the state could not be read: %s", error)
+            return
+        if not campaign.epoch:
+            await term.end()
+            return
+        term.serve(replace(identity, started_at=term.shell.clock.now()))
+        try:
+            control = await term.start(campaign.valid)
+        except (StoreAway, StoreConflict) as error:
+            log.warning("the term could not begin: %s", error)
+            await term.end()
+            return
+        serve_pool(self.app, term.pool, term.files, term.membership)
+        appearing = asyncio.create_task(self._appear(head, term), name="appear")
+        try:
+            await asyncio.wait({control, running}, return_when=asyncio.FIRST_COMPLETED)
+            if not control.done():
+                term.shell.depose(Elsewhere(self._leader).reason())
+        finally:
+            serve_pool(self.app, Elsewhere(self._leader))
+            await ended(appearing)
+            term.retire()
+            await term.end()
+        fault = fault_of(control)
+        if fault is not None and not isinstance(fault, NotLeader | StoreConflict | StoreAway):
+            raise fault
+
+    async def _appear(self, head: Head, term: Term | None) -> None:
+        """Say from time to time that this head is there, and learn of the others."""
+        places = Places(self.paths, self.asked, head.url, self.store.leaders)
+        while True:
+            try:
+                self.heads = await asyncio.to_thread(self.store.leaders.appear, head)
+                if term is not None:
+                    await term.know_heads(self.heads)
+                else:
+                    await asyncio.to_thread(places.follow, self.heads, self._leader())
+            except (CorralError, OSError) as error:
+                log.info("the heads are not known for now: %s", error)
+            await asyncio.sleep(APPEAR_S)
+
+    # ---- the API ---------------------------------------------------------------------------------------------------
+
+    def _server(
+        self, pool: Pool | Elsewhere, files: Files | None = None, membership: Membership | None = None
+    ) -> Server:
+        self.app = create_app(
+            pool, version=corral.__version__, on_stop=self._end_pool, files_=files, membership=membership
+        )
+        return make_server(self.app, self.asked.tls_cert, self.asked.tls_key)
 
     def _end_pool(self) -> None:
         """Tell the supervisor, whose child this is, to end the pool; without one, end alone."""
@@ -299,40 +303,26 @@ class Daemon:
                 return
         self.stop.set()
 
-    async def _prune(self, shell: ControlShell) -> None:
-        while True:
-            try:
-                await shell.prune(self.settings.history_retention_s)
-            except CorralError as error:
-                log.warning("old journal entries stay for now: %s", error)
-            await asyncio.sleep(PRUNE_S)
 
-    async def _stay_announced(self, identity: Identity, port: int) -> None:
-        """Write ``daemon.json`` again where somebody removed it: without it nobody finds the pool."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            if not self.paths.daemon.exists():
-                try:
-                    self._announce(identity, port)
-                except OSError as error:
-                    log.warning("cannot write %s: %s", self.paths.daemon, error)
+@contextlib.contextmanager
+def only_daemon(paths: StatePaths) -> Iterator[None]:
+    """Hold the lock of the state directory's only daemon. Raises ``Unavailable`` while another one lives."""
+    with writing(paths):
+        file = paths.daemon_lock.open("a")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Unavailable(f"another daemon lives on {paths.root}", hint="it ends, or is to be ended") from None
+        yield
 
-    def _announce(self, identity: Identity, port: int) -> None:
-        document = {
-            "url": identity.url,
-            "pid": identity.pid,
-            "port": port,
-            "started_at": identity.started_at,
-            "version": identity.version,
-            "tls_cert": self.asked.tls_cert,
-        }
-        new = self.paths.daemon.with_suffix(".new")
-        new.write_text(json.dumps(document))
-        new.rename(self.paths.daemon)
-        if self.asked.bound_port != port:
-            self.asked = replace(self.asked, bound_port=port)
-            save_pool(self.paths.pool, self.asked)
-        self.paths.failure.unlink(missing_ok=True)
+
+async def ended(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel tasks and wait until they have ended."""
+    living = [task for task in tasks if task is not None]
+    for task in living:
+        task.cancel()
+    await asyncio.gather(*living, return_exceptions=True)
 
 
 def main(arguments: list[str] | None = None) -> int:

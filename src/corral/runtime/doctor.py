@@ -13,12 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
-import msgspec
-
 from corral.agent.cgroup import probe as probe_cgroup
 from corral.client import Client
 from corral.devices.discovery import discover
 from corral.model.errors import CorralError
+from corral.runtime.doctor_machines import SKEW_S_MAX, Finding, machines, role_of
 from corral.runtime.launcher import pool_info, running_supervisor
 from corral.runtime.paths import StatePaths
 from corral.runtime.settings import load_settings
@@ -26,16 +25,6 @@ from corral.storage import SqliteStore
 from corral.storage.schema import HEAD, VERSION_TABLE
 
 DISK_FREE_MIB_MIN = 1024
-SKEW_S_MAX = 2.0
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One check: ``ok`` is ``None`` when it is information only or could not be made."""
-
-    check: str
-    ok: bool | None
-    detail: str
-    hint: str | None = None
 
 
 def examine(state_dir: Path) -> list[Finding]:
@@ -52,6 +41,7 @@ def examine(state_dir: Path) -> list[Finding]:
         _shared_memory,
         _journal,
         _pool,
+        machines,
     ]
     found: list[Finding] = []
     for check in checks:
@@ -175,6 +165,9 @@ def _revision(store: Path) -> str | None:
 
 def _pool(paths: StatePaths) -> list[Finding]:
     pid = running_supervisor(paths)
+    if role_of(paths) == "node":
+        words = "not running" if pid is None else f"this machine is a node of another's; supervisor {pid} lives"
+        return [Finding("pool", ok=None, detail=words, hint=None if pid else "`corral join` starts it again")]
     if pid is None:
         failed = last_failure(paths)
         detail = f"not running; it stopped or did not start: {failed}" if failed else "not running"

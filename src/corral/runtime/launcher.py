@@ -16,14 +16,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
-from corral.agent.config import AgentConfig, save
 from corral.client import Client
-from corral.devices.cpu import node_facts
-from corral.devices.simulated import SimulatedProbe
 from corral.model.errors import (
     AlreadyRunning,
     CorralError,
@@ -35,15 +31,16 @@ from corral.model.errors import (
     Unavailable,
     by_code,
 )
-from corral.model.ids import NodeId
+from corral.runtime.configuring import node_names, write_pool
 from corral.runtime.options import REAL_MACHINE, PoolInfo, PoolOptions, StopReport
 from corral.runtime.paths import StatePaths
-from corral.runtime.poolfile import PoolFile, save_pool
-from corral.runtime.settings import Settings, load_settings
+from corral.runtime.rayenv import SECRETS
+from corral.runtime.settings import load_settings
 from corral.runtime.tls import check_certificate
-from corral.runtime.topology import GPUS_PER_NODE, as_before, check_left_tasks
+from corral.runtime.topology import as_before
 
 START_S = 30.0
+START_HEAD_S = 120.0
 STOP_S = 30.0
 POLL_S = 0.02
 PID_WRITTEN_S = 2.0
@@ -165,78 +162,6 @@ def running_supervisor(paths: StatePaths) -> int | None:
     return None
 
 
-def write_pool(paths: StatePaths, options: PoolOptions, settings: Settings) -> None:
-    """Write what supervisor, daemon and agents read."""
-    agents: dict[str, str] = {}
-    configs = agent_configs(paths, options, settings)
-    if not options.drop_nodes:
-        check_left_tasks(paths, {config.node for config in configs})
-    for config in configs:
-        config.node_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for folder in (config.tasks_dir, config.data_dir):
-            folder.mkdir(exist_ok=True)
-        place = config.node_dir / "node.json"
-        save(config, place)
-        agents[config.node] = str(place)
-    pool = PoolFile(
-        host=options.host,
-        port=options.port,
-        tls_cert=str(options.tls_cert.absolute()) if options.tls_cert else None,
-        tls_key=str(options.tls_key.absolute()) if options.tls_key else None,
-        insecure=options.insecure,
-        fault_dir=str(options.fault_dir.absolute()) if options.fault_dir else None,
-        fork_socket=str(paths.fork_socket),
-        agents=agents,
-        simulated=options.simulated,
-        gpus_per_node=options.gpus_per_node,
-    )
-    save_pool(paths.pool, pool)
-
-
-def agent_configs(paths: StatePaths, options: PoolOptions, settings: Settings) -> list[AgentConfig]:
-    """Return one configuration per node."""
-    common: dict[str, Any] = {
-        "state_dir": str(paths.root),
-        "engine_socket": str(paths.engine_socket),
-        "fork_socket": str(paths.fork_socket),
-        "supervisor_start": f"{time.time_ns():x}",
-        "log_max_bytes": settings.log_file_mib << 20,
-        "log_files": settings.log_files,
-        "tasks_kept": settings.tasks_kept,
-        "tasks_kept_s": settings.tasks_kept_s,
-    }
-    facts = node_facts()
-    if options.simulated is None:
-        node = NodeId(facts.hostname)
-        return [
-            AgentConfig(
-                node=node,
-                notify_socket=str(paths.notify_socket(node)),
-                hostname=facts.hostname,
-                cpus_milli=facts.cpus_milli,
-                memory_mib=facts.memory_mib,
-                **common,
-            )
-        ]
-    count = GPUS_PER_NODE if options.gpus_per_node is None else options.gpus_per_node
-    names = [NodeId(f"node-{index + 1}") for index in range(options.nodes or 1)]
-    return [
-        AgentConfig(
-            node=name,
-            notify_socket=str(paths.notify_socket(name)),
-            hostname=facts.hostname,
-            cpus_milli=options.simulated_cpus * 1000,
-            memory_mib=options.simulated_memory_gib * 1024,
-            simulated=True,
-            simulated_devices=SimulatedProbe(
-                paths.nodes / name / "devices.json", options.simulated, count, name
-            ).discover(),
-            **common,
-        )
-        for name in names
-    ]
-
-
 def spawn_supervisor(paths: StatePaths) -> subprocess.Popen[bytes]:
     """Start the supervisor in a session of its own; it goes on when this process ends."""
     with (paths.logs / "supervisor.log").open("ab") as log:
@@ -247,12 +172,14 @@ def spawn_supervisor(paths: StatePaths) -> subprocess.Popen[bytes]:
             stderr=log,
             start_new_session=True,
             cwd="/",
+            env={name: value for name, value in os.environ.items() if name not in SECRETS},
         )
 
 
 def wait_ready(paths: StatePaths, options: PoolOptions, process: subprocess.Popen[bytes]) -> PoolInfo:
     """Wait until the API answers and all nodes are there."""
-    info = _until(lambda: _ready(paths, options.nodes or 1), START_S, process)
+    nodes = len(node_names(options))
+    info = _until(lambda: _ready(paths, nodes), START_S if options.head is None else START_HEAD_S, process)
     if info is not None:
         return info
     try:

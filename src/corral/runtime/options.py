@@ -7,6 +7,9 @@ from pathlib import Path
 import msgspec
 
 DEFAULT_PORT = 7420
+GCS_PORT = 7421
+RAY_PORT_FIRST = 7430
+ANY_PORT = 0
 REAL_MACHINE = "none"
 """The word for ``simulated`` that asks for the real machine."""
 
@@ -33,6 +36,51 @@ class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):
     insecure: bool = False
     fault_dir: Path | None = None
     drop_nodes: bool = False
+    head: HeadOptions | None = None
+
+
+class HeadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes a pool one of several machines. ``address`` is where other machines reach this one.
+
+    ``node`` is the name of this machine's own node, ``None`` when it is to be none. ``gcs_port`` and ``ray_port_first``
+    ``None`` take the usual ports, or any where those are taken; 0 takes any. ``store`` is a database's URL.
+    """
+
+    address: str
+    node: str | None
+    gcs_port: int | None = None
+    ray_port_first: int | None = None
+    store: str | None = None
+
+
+class JoinOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine that becomes a node. ``heads`` are HOST[:PORT]; ``token`` is a join token with its fingerprints.
+
+    ``address`` ``None`` is the one from which the head is reached, ``node`` ``None`` the host's name. ``cpus_milli``,
+    ``memory_mib`` and ``devices`` (uuids or indices) limit what of the machine is the pool's: ``None`` is all of it.
+    """
+
+    state_dir: Path
+    heads: tuple[str, ...]
+    token: str
+    node: str | None = None
+    address: str | None = None
+    ray_port_first: int | None = None
+    simulated: str | None = None
+    gpus_per_node: int | None = None
+    cpus_milli: int | None = None
+    memory_mib: int | None = None
+    devices: tuple[str, ...] | None = None
+
+
+class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine that has joined."""
+
+    node: str
+    url: str
+    address: str
+    state_dir: str
+    supervisor_pid: int
 
 
 class PoolInfo(msgspec.Struct, frozen=True, kw_only=True):

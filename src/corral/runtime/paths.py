@@ -12,6 +12,7 @@ SOCKET_PATH_BYTES_MAX = 107
 
 SHORT = Path("/tmp")  # noqa: S108 - not TMPDIR, which may be long and may change; the folder is private to the user
 _LONGEST_SOCKET = "notify-node-999999.sock"
+_LONGEST_RAY_SOCKET = "session_2026-12-31_23-59-59_999999_9999999/sockets/plasma_store.99"
 
 
 def default_state_dir() -> Path:
@@ -39,6 +40,11 @@ class StatePaths:
     def daemon(self) -> Path:
         """Return the description of the running daemon."""
         return self.root / "daemon.json"
+
+    @property
+    def daemon_lock(self) -> Path:
+        """Return the file that the only daemon of this directory holds locked."""
+        return self.root / "daemon.lock"
 
     @property
     def pool(self) -> Path:
@@ -84,8 +90,9 @@ class StatePaths:
     def run(self) -> Path:
         """Return the folder of the sockets: ``run``, or a short private one when its path were too long."""
         run = self.root / "run"
-        if len(os.fsencode(run / _LONGEST_SOCKET)) <= SOCKET_PATH_BYTES_MAX:
-            return run
+        return run if len(os.fsencode(run / _LONGEST_SOCKET)) <= SOCKET_PATH_BYTES_MAX else self._short_run()
+
+    def _short_run(self) -> Path:
         mark = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:12]
         return SHORT / f"corral-{os.getuid()}-{mark}"
 
@@ -102,3 +109,70 @@ class StatePaths:
     def notify_socket(self, node: str) -> Path:
         """Return the socket at which a node's agent hears its shims."""
         return self.run / f"notify-{node}.sock"
+
+    @property
+    def bridge_socket(self) -> Path:
+        """Return the socket at which a daemon with the Ray engine awaits its bridge: a relay has ``engine_socket``."""
+        return self.run / "bridge.sock"
+
+    @property
+    def blobs(self) -> Path:
+        """Return the folder of the files that were sent along or came back, by the hash of their content."""
+        return self.root / "blobs"
+
+    @property
+    def returned_logs(self) -> Path:
+        """Return the folder of the logs that came back from nodes."""
+        return self.root / "returned-logs"
+
+    # ---- several machines ------------------------------------------------------------------------------------------
+
+    @property
+    def cluster(self) -> Path:
+        """Return where the heads and the GCS are (:class:`corral.runtime.cluster.ClusterFile`); it changes."""
+        return self.root / "cluster.json"
+
+    @property
+    def heads_pem(self) -> Path:
+        """Return the certificates of the heads, all that a node believes."""
+        return self.root / "heads.pem"
+
+    @property
+    def join_token(self) -> Path:
+        """Return the file of the token with which machines join (mode 0600; on a head)."""
+        return self.root / "join-token"
+
+    @property
+    def node_token(self) -> Path:
+        """Return the file of this machine's token at the heads (mode 0600)."""
+        return self.root / "node-token"
+
+    @property
+    def tls(self) -> Path:
+        """Return the folder of the certificate that a head made for itself: ``cert.pem`` and ``key.pem``."""
+        return self.root / "tls"
+
+    @property
+    def ray_token(self) -> Path:
+        """Return the file of Ray's token (mode 0600): who has it commands every raylet."""
+        return self.root / "ray" / "token"
+
+    @property
+    def gcs_store(self) -> Path:
+        """Return the folder in which the GCS keeps its tables."""
+        return self.root / "ray" / "gcs"
+
+    @property
+    def ray_temp(self) -> Path:
+        """Return the folder of this machine's raylet: ``run/ray``, or a short private one where paths were too long."""
+        return self._near("ray")
+
+    @property
+    def gcs_temp(self) -> Path:
+        """Return the folder of the GCS's own processes: they are no node of the pool and must not be taken for one."""
+        return self._near("gcs")
+
+    def _near(self, name: str) -> Path:
+        near = self.run / name
+        fits = len(os.fsencode(near / _LONGEST_RAY_SOCKET)) <= SOCKET_PATH_BYTES_MAX
+        return near if fits else self._short_run() / name

@@ -1,8 +1,9 @@
-"""``pool.json``: what ``corral up`` asked for, for the supervisor, the daemon and whoever looks after them."""
+"""``pool.json``: what ``corral up``, ``head`` or ``join`` asked for, for the supervisor, the daemon and their likes."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -16,6 +17,10 @@ class PoolFile(msgspec.Struct, frozen=True, kw_only=True):
     daemon got: its restarts keep it. ``agents`` are the configurations (paths) by node. The supervisor, which lives on
     the standard library alone, reads ``fork_socket`` and ``agents`` by name. ``simulated`` and ``gpus_per_node`` are
     what the next start takes when it is not told: ``None`` is the real machine.
+
+    ``role``: a pool of this machine alone, a head of several machines, or one of their nodes. ``engine`` is how the
+    daemon reaches its agents. ``address`` is where other machines reach this one. ``gcs_port`` is the port of Ray's GCS
+    on a head (0: any free one); ``ray_port_first`` is the first of the ports that a raylet listens on (``None``: any).
     """
 
     host: str
@@ -29,6 +34,12 @@ class PoolFile(msgspec.Struct, frozen=True, kw_only=True):
     fault_dir: str | None = None
     simulated: str | None = None
     gpus_per_node: int | None = None
+    role: Literal["local", "head", "node"] = "local"
+    engine: Literal["local", "ray"] = "local"
+    address: str = "127.0.0.1"
+    gcs_port: int = 0
+    ray_port_first: int | None = None
+    store: str | None = None
 
 
 def load_pool(path: Path) -> PoolFile:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from pathlib import Path
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -27,8 +28,16 @@ class Settings(BaseSettings):
 
     node_silent_s: float = Field(5.0, gt=1.0, le=600.0, description="A node that is silent for so long is suspect.")
     node_lost_s: float = Field(
-        10.0, gt=1.0, le=3600.0, description="A suspect node is fenced and given up after so long."
+        10.0,
+        gt=1.0,
+        le=3600.0,
+        description="A suspect node is given up and fenced after so long; its exclusive tasks keep their leases.",
     )
+    fence_command: str = Field(
+        "",
+        description="Command that cuts the power of a lost node (its name is added); exit code 0 proves that.",
+    )
+    fence_timeout_s: float = Field(60.0, gt=0.0, le=3600.0, description="How long the fence command may take.")
     usage_half_life_s: float = Field(
         3600.0, ge=10.0, le=30 * 86400.0, description="Half-life of the usage that fair shares remember."
     )
@@ -72,6 +81,35 @@ class Settings(BaseSettings):
     log_files: int = Field(4, ge=1, le=100, description="Log files kept per task.")
     tasks_kept: int = Field(2_000, ge=0, le=1_000_000, description="Directories (logs) of ended tasks kept per node.")
     tasks_kept_s: float = Field(7 * 86400.0, ge=0.0, description="How long those directories are kept at most.")
+    upload_max_mib: int = Field(
+        1_024, ge=1, le=1_048_576, description="What a job may send along: its working directory and mounts together."
+    )
+    return_max_mib: int = Field(
+        4_096, ge=1, le=1_048_576, description="What a task may give back as outputs, and as a checkpoint."
+    )
+    cache_max_mib: int = Field(
+        20_480, ge=1, le=104_857_600, description="What a node keeps of files that were sent, for the next job."
+    )
+    files_kept_s: float = Field(
+        7 * 86400.0,
+        ge=3600.0,
+        description="How long sent files, outputs and logs are kept that no unfinished job needs.",
+    )
+    log_returned_mib: int = Field(
+        16, ge=1, le=65_536, description="What is kept at the controller of each log that came back from a node."
+    )
+    shared_paths: tuple[str, ...] = Field(
+        (), description="Absolute paths that all machines see alike: what lies there is used in place, and never sent."
+    )
+
+    @field_validator("fence_command")
+    @classmethod
+    def _words(cls, value: str) -> str:
+        try:
+            shlex.split(value)
+        except ValueError as error:
+            raise ValueError(f"cannot be split into words: {error}") from None
+        return value
 
     @model_validator(mode="after")
     def _ports_in_order(self) -> Settings:
@@ -93,8 +131,8 @@ class Settings(BaseSettings):
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
 
-def control_config(settings: Settings) -> ControlConfig:
-    """Return the constants of control from the settings."""
+def control_config(settings: Settings, *, leases: bool = False) -> ControlConfig:
+    """Return the constants of control from the settings. ``leases``: the engine can lose contact with its nodes."""
     return ControlConfig(
         scheduling=SchedulingConfig(
             usage_half_life_s=settings.usage_half_life_s,
@@ -110,6 +148,7 @@ def control_config(settings: Settings) -> ControlConfig:
         port_last=settings.port_last,
         grace_default_s=settings.grace_default_s,
         jobs_max=settings.jobs_max,
+        leases=leases,
     )
 
 
@@ -136,7 +175,9 @@ def _refusal(error: ValidationError, place: Path) -> InvalidField:
         known = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(Settings.model_fields))}"
         return InvalidField("is no setting", field=name, hint=f"from {place}; {known}")
     if first["type"] == "value_error":
-        return InvalidField(str(first["ctx"]["error"]), field="port_last", hint=f"from {place} or the environment")
+        # A rule over several settings has no place of its own.
+        message, field = str(first["ctx"]["error"]), name or "port_last"
+        return InvalidField(message, field=field, hint=f"from {place} or the environment")
     return InvalidField(
         f"{first['msg'].lower()}, not {first.get('input')!r}",
         field=name,

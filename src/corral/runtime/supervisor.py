@@ -157,11 +157,14 @@ def children_of(root: Path) -> list[Child]:
         )
         for node, config in pool["agents"].items()
     ]
-    return [
-        Child("forkserver", fork, logs / "forkserver.log"),
-        Child("daemon", daemon, logs / "daemon.log", root / "daemon.json"),
-        *agents,
-    ]
+    role = pool.get("role", "local")
+    children = [Child("forkserver", fork, logs / "forkserver.log")]
+    for what in {"head": ("gcs", "raylet"), "node": ("raylet",)}.get(role, ()):
+        ray = [*python, "corral.runtime.raynode", what, str(root)]
+        children.append(Child(what, ray, logs / f"{what}.log"))
+    if role != "node":
+        children.append(Child("daemon", daemon, logs / "daemon.log", root / "daemon.json"))
+    return [*children, *agents]
 
 
 def sockets_of(root: Path) -> Path:

@@ -1,12 +1,15 @@
-"""Checks a certificate and its key before a pool is started with them."""
+"""The certificate of a pool: checked before a start, made where a head has none, known by its fingerprint."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import ssl
 from pathlib import Path
 
-from corral.model.errors import InvalidField
+from corral.model.errors import DependencyMissing, InvalidField
+
+VALID_DAYS = 3650
 
 _END = "-----END CERTIFICATE-----"
 
@@ -29,8 +32,9 @@ def check_certificate(certificate: Path, key: Path) -> None:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InvalidField(f"cannot use {certificate} and {key}: {reason.lower()}", field="--tls-cert") from None
-    first, end, _ = certificate.read_text(encoding="ascii", errors="replace").partition(_END)
-    client_side = ssl.create_default_context(cadata=f"{first[first.index('-----BEGIN') :]}{end}\n")
+    client_side = ssl.create_default_context(
+        cadata=first_certificate(certificate.read_text(encoding="ascii", errors="replace"))
+    )
     client_side.check_hostname = False
     client_side.verify_flags = ssl.VERIFY_X509_TRUSTED_FIRST | ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
@@ -54,3 +58,74 @@ def _shake_hands(client_side: ssl.SSLContext, server_side: ssl.SSLContext) -> No
     for end in (client, server, client, server, client):
         with contextlib.suppress(ssl.SSLWantReadError):
             end.do_handshake()
+
+
+def own_certificate(folder: Path, address: str) -> tuple[Path, Path]:
+    """Return certificate and key of a head that was given none; made once, for ten years. Raises ``OSError``.
+
+    Nobody vouches for it: machines know it by its fingerprint, which the join token carries. So it may stay when the
+    address changes.
+    """
+    certificate, key = folder / "cert.pem", folder / "key.pem"
+    if certificate.exists() and key.exists():
+        with contextlib.suppress(InvalidField):
+            check_certificate(certificate, key)
+            return certificate, key
+    folder.mkdir(mode=0o700, exist_ok=True)
+    made, secret = _self_signed(address)
+    key.unlink(missing_ok=True)
+    key.touch(mode=0o600)
+    key.write_bytes(secret)
+    certificate.write_bytes(made)
+    return certificate, key
+
+
+def _self_signed(address: str) -> tuple[bytes, bytes]:
+    """Return a new certificate and its key (PEM)."""
+    import datetime as dt
+    import ipaddress
+
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ImportError:
+        raise DependencyMissing(
+            "cryptography is not installed, so no certificate can be made",
+            hint="pip install 'corral[ray]', or give --tls-cert and --tls-key",
+        ) from None
+    names: list[x509.GeneralName] = [x509.DNSName("localhost")]
+    try:
+        names.append(x509.IPAddress(ipaddress.ip_address(address)))
+    except ValueError:
+        names.append(x509.DNSName(address))
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "corral head")])
+    # Machines that join may have a clock that is a little behind.
+    begin = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(begin + dt.timedelta(days=VALID_DAYS))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    encoding = serialization.Encoding.PEM
+    secret = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return certificate.public_bytes(encoding), secret
+
+
+def first_certificate(pem: str) -> str:
+    """Return the first certificate of a PEM text: the server's own. Raises ``ValueError``."""
+    first, end, _ = pem.partition(_END)
+    return f"{first[first.index('-----BEGIN') :]}{end}\n"
+
+
+def fingerprint(pem: str) -> str:
+    """Return the SHA-256 of a certificate (its DER form) in hex. Raises ``ValueError``."""
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(first_certificate(pem))).hexdigest()

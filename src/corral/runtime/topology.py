@@ -20,6 +20,8 @@ def as_before(paths: StatePaths, options: PoolOptions) -> tuple[PoolOptions, tup
 
     Options that say nothing about nodes take those of the last start, which ``pool.json`` keeps.
     """
+    if options.head is None:
+        check_alone(paths)
     asked = (options.nodes, options.gpus_per_node, options.simulated)
     if asked == (None, None, None):
         with contextlib.suppress(StateUnusable):
@@ -34,12 +36,25 @@ def as_before(paths: StatePaths, options: PoolOptions) -> tuple[PoolOptions, tup
     return replace(options, nodes=options.nodes or 1, simulated=model), ()
 
 
+def check_alone(paths: StatePaths) -> None:
+    """Raise ``Conflict`` where the last start on a state directory made the machine part of a pool of several."""
+    with contextlib.suppress(StateUnusable):
+        role = load_pool(paths.pool).role
+        if role == "head":
+            raise Conflict(f"{paths.root} is that of a head", hint="`corral head` starts it again")
+        if role == "node":
+            raise Conflict(
+                f"{paths.root} is that of a node of another's pool",
+                hint="`corral join` joins again",
+            )
+
+
 def check_left_tasks(paths: StatePaths, nodes: set[str]) -> None:
     """Raise ``Conflict`` where a task still runs on a node that is not one of ``nodes``."""
     lost = {
         place.name: running
         for place in sorted(paths.nodes.iterdir())
-        if place.name not in nodes and (running := _running_tasks(paths, place.name))
+        if place.name not in nodes and (running := running_tasks(paths, place.name))
     }
     if lost:
         count, names = sum(lost.values()), ", ".join(lost)
@@ -50,5 +65,6 @@ def check_left_tasks(paths: StatePaths, nodes: set[str]) -> None:
         )
 
 
-def _running_tasks(paths: StatePaths, node: str) -> int:
+def running_tasks(paths: StatePaths, node: str) -> int:
+    """Return how many tasks of a node have a living shim on this machine."""
     return sum(TaskHandle(task).shim_lives() for task in (paths.nodes / node / "tasks").glob("*/"))

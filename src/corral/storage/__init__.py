@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from corral.storage.postgres import PostgresStore
 from corral.storage.sqlite import SqliteStore
+from corral.storage.store import SqlStore
 
-__all__ = ["SqliteStore"]
+__all__ = ["PostgresStore", "SqlStore", "SqliteStore"]

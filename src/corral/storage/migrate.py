@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,9 @@ from corral.model.errors import SchemaTooNew, StoreCorrupt
 from corral.storage.schema import APPLICATION, HEAD, REVISIONS, VERSION_TABLE, meta
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
+_one_at_a_time = threading.Lock()
+"""Alembic's ``context`` and ``op`` are one for the whole process."""
+
 _version = table(VERSION_TABLE, sql_column("version_num"))
 
 
@@ -46,4 +50,5 @@ def upgrade(connection: Connection, revision: str = HEAD) -> None:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, revision)
+    with _one_at_a_time:
+        command.upgrade(config, revision)

@@ -74,8 +74,12 @@ def _kind_of(payload: bytes) -> str | None:
 
 
 def finished_row(job: FinishedJob) -> dict[str, object]:
-    """Return a finished job as a row, without its document."""
-    return {name: getattr(job, name) for name in _FINISHED_FIELDS}
+    """Return a finished job as a row, without its document. Texts of PostgreSQL hold no NUL: it is shown instead."""
+    return {name: _without_nul(getattr(job, name)) for name in _FINISHED_FIELDS}
+
+
+def _without_nul(value: object) -> object:
+    return value.replace("\0", "\ufffd") if isinstance(value, str) else value
 
 
 def document_row(job: FinishedJob) -> dict[str, object]:

@@ -2,7 +2,9 @@
 
 ``journal.crc`` is the CRC-32 of a row's payload and place (see :mod:`corral.storage.rows`): SQLite has no page
 checksums, so a flipped bit would otherwise be replayed as a fact. ``leadership`` holds one row; its ``last_seq`` is
-what compare-and-append compares, and what a start holds against the journal's end. Times are seconds since the epoch.
+what compare-and-append compares, and what a start holds against the journal's end. It says too who leads (see
+:mod:`corral.ports.leadership`): an append waits for a claim that is being written, and is refused after it. Times are
+seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     Table,
     Text,
+    text,
 )
 
-REVISIONS: Final = ("0001",)
+REVISIONS: Final = ("0001", "0002")
 """Every schema revision of every release, oldest first; the last is what this code reads and writes."""
 
 HEAD: Final = REVISIONS[-1]
@@ -50,7 +53,32 @@ leadership = Table(
     Column("id", Integer, nullable=False, autoincrement=False),
     Column("epoch", BigInteger, nullable=False),
     Column("last_seq", BigInteger, nullable=False),
+    Column("beat", BigInteger, nullable=False, server_default=text("0")),
+    Column("holder", Text, nullable=False, server_default=text("''")),
+    Column("place", Text, nullable=False, server_default=text("''")),
+    Column("url", Text, nullable=False, server_default=text("''")),
     PrimaryKeyConstraint("id", name="leadership_pkey"),
+)
+
+heads = Table(
+    "heads",
+    metadata,
+    Column("place", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("url", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("token_digest", Text, nullable=False),
+    Column("certificate", Text, nullable=False),
+    Column("seen_at", Float, nullable=False),
+    PrimaryKeyConstraint("place", name="heads_pkey"),
+)
+
+published = Table(
+    "published",
+    metadata,
+    Column("name", Text, nullable=False),
+    Column("value", Text, nullable=False),
+    PrimaryKeyConstraint("name", name="published_pkey"),
 )
 
 journal = Table(

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, func
 from sqlalchemy.dialects.sqlite import Insert, insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
+from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.schema import Table
 
 from corral.model.errors import CorralError, StateUnusable, StoreConflict, StoreCorrupt, StoreFull
@@ -58,13 +59,26 @@ class SqliteBackend:
         self._check_file()
         return self._engine(self._path, mode="rw")
 
-    def writes(self, connection: Connection) -> Connection:
+    def writes(self, connection: Connection, *, prompt: bool = False) -> Connection:
         """Return the connection with transactions that lock the database from their start."""
+        del prompt
         return connection.execution_options(**{_WRITES: True})
+
+    def reads(self, connection: Connection, *, patient: bool = False) -> Connection:
+        """Return the connection as it is: a transaction sees one state."""
+        del patient
+        return connection
 
     def insert(self, table: Table) -> Insert:
         """Return SQLite's INSERT, which knows ON CONFLICT."""
         return insert(table)
+
+    def now(self) -> ColumnElement[float]:
+        """Return this machine's wall clock in seconds since the epoch."""
+        return (func.julianday("now") - 2_440_587.5) * 86_400.0
+
+    def locked(self, connection: Connection) -> None:
+        """Do nothing: who writes has locked the whole database."""
 
     def check(self, connection: Connection) -> None:
         """Read the database through when it is small enough; raise ``StoreCorrupt`` with the first complaint."""

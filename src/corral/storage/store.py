@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, Engine, and_, bindparam, delete, func, insert, or_, select, update
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.schema import Table
 
@@ -21,6 +22,7 @@ from corral.model.errors import CorralError, StateUnusable, StoreConflict, Store
 from corral.model.ids import JobId, TenantId
 from corral.ports.store import Batch, FinishedJob, JobQuery, JournalEntry, Recovered, UsageRow
 from corral.storage import migrate, rows
+from corral.storage.leaders import SqlLeaderStore
 from corral.storage.schema import (
     HEAD,
     finished_documents,
@@ -59,11 +61,20 @@ class Backend(Protocol):
     def connect(self) -> Engine:
         """Return an engine on the database, made anew when there is none."""
 
-    def writes(self, connection: Connection) -> Connection:
-        """Return the connection made ready for transactions that write."""
+    def writes(self, connection: Connection, *, prompt: bool = False) -> Connection:
+        """Return the connection made ready for transactions that write; a prompt one gives up sooner."""
+
+    def reads(self, connection: Connection, *, patient: bool = False) -> Connection:
+        """Return the connection with transactions that see one state; a patient one may take long to answer."""
 
     def insert(self, table: Table) -> Any:
         """Return the dialect's INSERT with ``on_conflict_do_update`` and ``excluded``."""
+
+    def now(self) -> ColumnElement[float]:
+        """Return the database's wall clock in seconds since the epoch."""
+
+    def locked(self, connection: Connection) -> None:
+        """Keep others from changing the schema during this transaction."""
 
     def check(self, connection: Connection) -> None:
         """Check the database as a whole; raise ``StoreCorrupt``."""
@@ -89,6 +100,18 @@ class SqlStore:
         self._lock = threading.Lock()
         self._engine: Engine | None = None
         self._writer: Connection | None = None
+        self.leaders = SqlLeaderStore(backend, self._connected)
+        """Who leads, as ``corral.ports.leadership.LeaderStore``."""
+
+    @property
+    def name(self) -> str:
+        """Return where it is, without a password."""
+        return self._backend.name
+
+    def _connected(self) -> Engine:
+        if self._engine is None:
+            raise StateUnusable(f"{self._backend.name} is not open")
+        return self._engine
 
     # ---- opening and closing ---------------------------------------------------------------------------------------
 
@@ -108,7 +131,7 @@ class SqlStore:
             except BaseException as error:
                 if engine is not None:
                     engine.dispose()
-                if isinstance(error, DBAPIError):
+                if isinstance(error, DBAPIError | PoolTimeout):
                     raise self._backend.fault(error, "open") from error
                 raise
             self._engine, self._writer = engine, writer
@@ -119,9 +142,11 @@ class SqlStore:
         self._backend.check(writer)
         writer.rollback()
         with writer.begin():
+            self._backend.locked(writer)
             if migrate.revision_of(writer, self._backend.name) != HEAD:
                 migrate.upgrade(writer)
-            head = writer.execute(_head).one_or_none()
+            # Locked: another controller may be appending right now.
+            head = writer.execute(_head.with_for_update()).one_or_none()
             end = writer.scalar(select(func.max(journal.c.seq))) or 0
             if head is None or head.last_seq != end:
                 wrote = "nothing" if head is None else str(head.last_seq)
@@ -146,22 +171,21 @@ class SqlStore:
             if writer is None:
                 raise StateUnusable(f"{self._backend.name} is not open")
             try:
-                with writer.begin():
+                with self._backend.writes(writer).begin():
                     yield writer
-            except DBAPIError as error:
+            except (DBAPIError, PoolTimeout) as error:
                 # Whatever state the driver is left in after a full disk, the next write begins on a new connection.
                 writer.invalidate()
                 raise self._backend.fault(error, doing) from error
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        engine = self._engine
-        if engine is None:
-            raise StateUnusable(f"{self._backend.name} is not open")
+    def reading(self, *, patient: bool = False) -> Iterator[Connection]:
+        """Give a transaction that sees one state; a patient one may take long to answer."""
+        engine = self._connected()
         try:
             with engine.connect() as connection:
-                yield connection
-        except DBAPIError as error:
+                yield self._backend.reads(connection, patient=patient)
+        except (DBAPIError, PoolTimeout) as error:
             raise self._backend.fault(error, "read") from error
 
     # ---- the journal -----------------------------------------------------------------------------------------------
@@ -169,14 +193,19 @@ class SqlStore:
     def acquire_leadership(self) -> int:
         """Raise the leader epoch durably and return it. Writers of older epochs are refused from now on."""
         with self._writing("take the lead in") as connection:
-            connection.execute(update(leadership).where(leadership.c.id == 1).values(epoch=leadership.c.epoch + 1))
+            nobody = {"beat": leadership.c.beat + 1, "holder": "", "place": "", "url": ""}
+            connection.execute(
+                update(leadership).where(leadership.c.id == 1).values(epoch=leadership.c.epoch + 1, **nobody)
+            )
             return int(connection.execute(_head).one().epoch)
 
     def append(self, expected_seq: int, epoch: int, batch: Batch) -> int:
         """Append a batch after ``expected_seq`` in one transaction and return the new last sequence.
 
-        Durable when it returns; when it raises, nothing of the batch is there. Raises ``StoreConflict`` when another
-        controller has written, ``StoreFull`` when the disk is full: the store works on once there is space.
+        Durable when it returns; when it raises, nothing of the batch is there: but for ``StoreAway``, after which it
+        may be there, or come yet. The same call again then finds out: what is in its place already is not written
+        again. Raises ``StoreConflict`` when another controller has written, ``StoreFull`` when the disk is full: the
+        store works on once there is space.
         """
         last = expected_seq + len(batch.facts)
         entries = [rows.journal_row(seq, epoch, fact) for seq, fact in enumerate(batch.facts, start=expected_seq + 1)]
@@ -184,6 +213,8 @@ class SqlStore:
             change = {"of_epoch": epoch, "expected_seq": expected_seq, "new_seq": last}
             if connection.execute(_advance, change).rowcount != 1:
                 now = connection.execute(_head).one()
+                if entries and (now.epoch, now.last_seq) == (epoch, last) and _holds(connection, entries):
+                    return last
                 raise StoreConflict(
                     f"another controller leads: the store is at entry {now.last_seq} of epoch {now.epoch}, "
                     f"this one expected entry {expected_seq} of epoch {epoch}"
@@ -208,7 +239,7 @@ class SqlStore:
 
         Raises ``StoreCorrupt`` when an entry is missing or damaged, ``SchemaTooNew`` when one is of a newer corral.
         """
-        with self._reading() as connection:
+        with self.reading(patient=True) as connection:
             last = int(connection.execute(_head).one().last_seq)
             seq, data = self._newest_snapshot(connection)
             found = connection.execute(select(*_entry_columns).where(journal.c.seq > seq).order_by(journal.c.seq))
@@ -232,14 +263,14 @@ class SqlStore:
 
     def entries_of_job(self, job: JobId) -> list[JournalEntry]:
         """Return the journaled facts of one job, oldest first. Those of finished jobs are pruned in time."""
-        with self._reading() as connection:
+        with self.reading() as connection:
             found = connection.execute(select(*_entry_columns).where(journal.c.job == job).order_by(journal.c.seq))
             return [rows.journal_entry(*row) for row in found]
 
     def entries_after(self, seq: int, limit: int) -> list[JournalEntry]:
         """Return up to ``limit`` entries after ``seq``, oldest first."""
         statement = select(*_entry_columns).where(journal.c.seq > seq).order_by(journal.c.seq).limit(limit)
-        with self._reading() as connection:
+        with self.reading() as connection:
             return [rows.journal_entry(*row) for row in connection.execute(statement)]
 
     def save_snapshot(self, seq: int, data: bytes) -> None:
@@ -291,7 +322,7 @@ class SqlStore:
 
     def _covered(self) -> int:
         """Return the last entry that may go: it is older than the newer snapshot, so never the journal's last."""
-        with self._reading() as connection:
+        with self.reading() as connection:
             seqs = connection.scalars(select(snapshots.c.seq).order_by(snapshots.c.seq)).all()
             if len(seqs) < _SNAPSHOTS_KEPT or any(_snapshot(connection, seq) is None for seq in seqs):
                 return 0
@@ -306,7 +337,7 @@ class SqlStore:
             .join(finished_documents, finished_documents.c.number == finished_jobs.c.number)
             .where(finished_jobs.c.id == job)
         )
-        with self._reading() as connection:
+        with self.reading() as connection:
             row = connection.execute(statement).one_or_none()
         return None if row is None else rows.finished_job(row, rows.checked_document(job, row.crc, row.document))
 
@@ -324,7 +355,7 @@ class SqlStore:
         if query.before is not None:
             wanted.append(finished_jobs.c.number < query.before)
         statement = select(finished_jobs).where(*wanted).order_by(finished_jobs.c.number.desc()).limit(query.limit)
-        with self._reading() as connection:
+        with self.reading() as connection:
             return [rows.finished_job(row) for row in connection.execute(statement)]
 
     def usage(self, since_hour: int, until_hour: int, tenant: TenantId | None) -> list[UsageRow]:
@@ -335,8 +366,15 @@ class SqlStore:
         )
         if tenant is not None:
             statement = statement.where(of.tenant == tenant)
-        with self._reading() as connection:
+        with self.reading() as connection:
             return [UsageRow(*row) for row in connection.execute(statement.order_by(of.hour, of.tenant))]
+
+
+def _holds(connection: Connection, entries: Sequence[Mapping[str, object]]) -> bool:
+    """Return whether these very entries, of this epoch, are the end of the journal."""
+    there = select(journal.c.seq, journal.c.epoch, journal.c.payload).where(journal.c.seq >= entries[0]["seq"])
+    found = [tuple(row) for row in connection.execute(there.order_by(journal.c.seq))]
+    return found == [(entry["seq"], entry["epoch"], entry["payload"]) for entry in entries]
 
 
 def _snapshot(connection: Connection, seq: int) -> bytes | None:

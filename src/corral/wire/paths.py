@@ -11,11 +11,14 @@ import re
 import stat
 from pathlib import Path
 
-from corral.model.errors import DuplicateName, PathNotFound, PathUnsafe
+from corral.model.errors import DuplicateName, MissingField, PathNotFound, PathUnsafe
+from corral.model.files import JobFiles
 from corral.wire.document import Node, field_path, shown
 from corral.wire.fields import NAME_LENGTH_MAX, FieldReader
 
 PATH_LENGTH_MAX = 4096
+PATTERNS_MAX = 1_000
+_TREE = re.compile(r"[0-9a-f]{64}")
 
 
 def directory(reader: FieldReader, node: Node, path: str) -> str | None:
@@ -89,6 +92,40 @@ def mount_target(reader: FieldReader, key: Node, path: str) -> str | None:
         reader.problems.add(PathUnsafe, key, path, message)
         return None
     return target
+
+
+def patterns(reader: FieldReader, node: Node, path: str) -> tuple[str, ...]:
+    """Read patterns of files below the working directory: relative, without ``..``."""
+    found = reader.words(node, path)
+    if len(found) > PATTERNS_MAX:
+        reader.wrong(node, path, f"has more than {PATTERNS_MAX:,} entries")
+    for text in found:
+        if not text or len(text) > PATH_LENGTH_MAX or text[:1] in "/~" or ".." in text.split("/"):
+            message = f"{shown(text)} is not a pattern of files inside the working directory"
+            reader.problems.add(PathUnsafe, node, path, message, "write it like results/*.json or logs/**")
+    return found
+
+
+def travelling(reader: FieldReader, node: Node, path: str) -> JobFiles | None:
+    """Read which files travel: ``{tree, workdir, targets}`` (HTTP only, written by clients)."""
+    fields = reader.problems.fields(node, path, ("tree", "workdir", "targets"))
+    tree = fields["tree"][1] if "tree" in fields else None
+    if tree is None:
+        reader.problems.add(MissingField, node, f"{path}.tree", "is missing")
+        return None
+    name = reader.text(tree, f"{path}.tree")
+    if name is None or not _TREE.fullmatch(name):
+        reader.wrong(tree, f"{path}.tree", "must be the name of a tree, 64 hex digits")
+        return None
+    workdir = fields["workdir"][1] if "workdir" in fields else None
+    if workdir is not None and workdir.kind != "bool":
+        reader.wrong(workdir, f"{path}.workdir", f"must be true or false, not {workdir.described()}")
+        return None
+    targets = fields["targets"][1] if "targets" in fields else None
+    listed = [] if targets is None else targets.items if targets.kind == "list" else [targets]
+    read = [mount_target(reader, item, f"{path}.targets[{i}]") for i, item in enumerate(listed)]
+    here = workdir is None or workdir.text == "true"
+    return JobFiles(name, here, tuple(target for target in read if target is not None))
 
 
 def _mode(path: str) -> int | None:

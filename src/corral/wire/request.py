@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from corral.model.ask import AfterAsk, JobAsk
 from corral.model.errors import DependencyCycle, DuplicateName, InvalidField, MissingField, UsageError
 from corral.model.experience import WorkSpec
+from corral.model.files import JobFiles
 from corral.model.job import DependencyKind, Fencing
 from corral.wire import sizes, units
 from corral.wire.document import Checked, Node, Problems, json_node, node_of, shown
 from corral.wire.fields import FieldReader
-from corral.wire.paths import directory, mounts
+from corral.wire.paths import directory, mounts, patterns, travelling
 from corral.wire.work import entry_point, work
 
 JOBS_MAX = 1_000
@@ -81,8 +82,12 @@ FIELDS: dict[str, Read] = {
     "restart_cost": lambda reader, node, path: reader.duration_s(node, path, 0.0, RESTART_COST_S_MAX),
     "work": work,
     "appmaster": entry_point,
+    "outputs": patterns,
 }
 """Every field of a job, in the order of the documentation."""
+
+_HTTP_FIELDS: dict[str, Read] = {"user": lambda reader, node, path: reader.text(node, path), "files": travelling}
+"""What clients say beside: who submits, and which files they have sent."""
 
 _MERGE = {"<<": "merge keys are not supported: write the fields out"}
 _MISPLACED_IN_RESOURCES = _MERGE | {
@@ -136,21 +141,20 @@ _RENAMED = {
 
 
 def ask_of_node(root: Node, problems: Problems, *, path: str = "", user: bool = False) -> JobAsk | None:
-    """Read one job; note what is wrong and return ``None`` then. ``user`` allows the field ``user`` (HTTP only)."""
-    known = (*FIELDS, "user") if user else tuple(FIELDS)
+    """Read one job; note what is wrong and return ``None`` then. ``user`` allows ``user`` and ``files`` (HTTP only)."""
+    readers = {**FIELDS, **_HTTP_FIELDS} if user else FIELDS
     before = problems.count
     if root.kind != "map":
         problems.add(InvalidField, root, path, f"a job must be a mapping of fields, not {root.described()}")
         return None
     prefix = f"{path}." if path else ""
-    fields = problems.fields(root, path, known, _MISPLACED)
+    fields = problems.fields(root, path, tuple(readers), _MISPLACED)
     reader = FieldReader(problems)
     told: dict[str, object] = {}
     for name, (_, value) in fields.items():
         if value.kind == "null":
             continue
-        read = FIELDS.get(name, FieldReader.text)
-        told[name] = read(reader, value, prefix + name)
+        told[name] = readers[name](reader, value, prefix + name)
     if "run" not in told:
         problems.add(
             MissingField, fields["run"][1] if "run" in fields else root, f"{prefix}run", "is missing", "say what to run"
@@ -333,6 +337,8 @@ def document_of(ask: JobAsk) -> dict[str, object]:
         "restart_cost": ask.restart_cost_s,
         "work": _work(ask.work) if ask.work is not None else None,
         "appmaster": ask.appmaster,
+        "outputs": list(ask.outputs) or None,
+        "files": _files(ask.files) if ask.files is not None else None,
         "user": ask.user or None,
     }
     return {name: value for name, value in document.items() if value is not None}
@@ -342,6 +348,10 @@ def _nodes(ask: JobAsk) -> object:
     if ask.node_counts:
         return sizes.written_sizes(ask.node_counts)
     return ask.num_nodes if ask.num_nodes != 1 else None
+
+
+def _files(files: JobFiles) -> dict[str, object]:
+    return {"tree": files.tree, "workdir": files.workdir, "targets": list(files.targets)}
 
 
 def _work(work: WorkSpec) -> dict[str, object]:

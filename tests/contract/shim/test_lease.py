@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from corral.agent.cgroup import probe
 from corral.agent.shim.handle import TaskHandle, write_lease
 from corral.agent.shim.linux import boottime_s
 from tests import needs
-from tests.contract.shim.shimworld import ShimWorld, child_of, gone, log_of, pid_in, state_of
+from tests.contract.shim.shimworld import ShimWorld, child_of, gone, log_of, pid_in, shim_of, state_of
 from tests.waiting import wait_until
 
 COUNTER = "import sys, time\ni = 0\nwhile True:\n    i += 1; print(i, flush=True); time.sleep(0.01)\n"
@@ -145,6 +147,33 @@ def test_without_a_lease_file_nothing_runs(world: ShimWorld) -> None:
     renew(world, 3600)
     assert world.end(handle)["exit_code"] == 0
     assert log_of(handle) == b"ran\n"
+
+
+def test_a_task_that_waits_for_its_lease_can_be_stopped_and_has_not_even_set_up(world: ShimWorld) -> None:
+    spec = lease(world, -1.0)
+    setup = {"script": "echo set up", "marker": str(world.directory / "setup")}
+    handle = world.launch(script="echo ran", setup=setup, lease=spec)
+    world.wait_event("frozen")
+    wait_until(handle.shim, what="the shim to say who it is")
+    assert handle.stop("cancelled", 600)
+    status = world.end(handle)
+    assert status["cause"] == "cancelled"
+    assert status["started_at"] is None
+    assert log_of(handle) == b"corral: stopped: cancelled\n"
+
+
+def test_contact_does_not_thaw_a_task_that_is_to_end(world: ShimWorld, freezing: bool) -> None:
+    script = "trap 'echo woken; exit' TERM; echo up; while :; do echo on; sleep 0.005; done"
+    handle = world.launch(script=script, lease=lease(world, 0.5), cgroup=groups(world, freezing))
+    world.wait_event("frozen")
+    frozen_at = len(log_of(handle))
+    # The shim is held up so that it sees both at once.
+    os.kill(shim_of(handle), signal.SIGSTOP)
+    assert handle.stop("cancelled", 0)
+    renew(world, 3600)
+    os.kill(shim_of(handle), signal.SIGCONT)
+    assert world.end(handle)["cause"] == "cancelled"
+    assert log_of(handle)[frozen_at:].replace(b"on\n", b"") == b"corral: stopped: cancelled\n"
 
 
 def test_a_lease_file_that_vanishes_keeps_its_last_deadline(world: ShimWorld) -> None:

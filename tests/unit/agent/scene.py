@@ -91,6 +91,12 @@ class Scene:
     def beats(self) -> list[Heartbeat]:
         return [said for said in self.heard if isinstance(said, Heartbeat)]
 
+    async def next_beat(self) -> float:
+        """Wait for the next heartbeat and return when it was sent."""
+        before = len(self.beats())
+        await self.until(lambda: len(self.beats()) > before)
+        return self.beats()[-1].sent_boottime_s
+
     async def until(self, predicate: Callable[[], object]) -> None:
         await wait_until_async(predicate, timeout_s=20.0)
 

@@ -34,7 +34,7 @@ from corral.model.messages import (
     TaskReport,
     TaskReported,
 )
-from corral.model.resources import DeviceState, Health
+from corral.model.resources import DeviceShare, DeviceState, Health
 from tests.unit.agent.words import GPU, NODE, OTHER_GPU, acknowledge, exited, identity, key, launch, stop
 
 T = TypeVar("T")
@@ -198,6 +198,19 @@ def test_a_waiting_incarnation_is_stopped_before_it_starts() -> None:
     assert of_type(agent.tell(TaskFinished(key(), 1, exited())), Launch) == []
 
 
+def test_a_task_waits_for_one_that_was_given_up_on_its_device_and_not_for_those_that_share_it() -> None:
+    agent = connected()
+    agent.command(launch(key(rank=0)))
+    agent.command(launch(key(rank=1)))
+    agent.command(replace(stop(key(rank=0)), grace_s=0.0))
+    waits, elsewhere = launch(key(rank=2)), launch(key(rank=3))
+    elsewhere = replace(elsewhere, placement=replace(elsewhere.placement, devices=(DeviceShare(OTHER_GPU, 1000),)))
+    assert of_type(agent.command(waits), Launch) == []
+    assert of_type(agent.command(elsewhere), Launch) == [Launch(elsewhere)]
+    ended = agent.tell(TaskFinished(key(rank=0), 1, TaskExit(Cause.CANCELLED, signal=9)))
+    assert of_type(ended, Launch) == [Launch(waits)]
+
+
 def test_of_three_incarnations_only_the_newest_starts() -> None:
     agent = connected()
     agent.command(launch(key(), 1))
@@ -266,31 +279,6 @@ def test_nothing_is_launched_on_a_failed_device() -> None:
     assert report.exit is not None
     assert report.exit.cause is Cause.DEVICE_FAILED
     assert len(of_type(outputs, Record)) == 1
-
-
-def test_leases_run_from_the_last_acknowledged_heartbeat() -> None:
-    agent = Agent()
-    agent.boottime_s = 1000.0
-    agent.tell(Connected())
-    agent.boottime_s = 1003.0
-    # No heartbeat was acknowledged yet: the contact is as old as the hello.
-    [begun] = of_type(agent.command(launch(key(1), lease_s=90.0)), Launch)
-    assert begun.deadline_boottime_s == 1090.0
-    [free] = of_type(agent.command(launch(key(2))), Launch)
-    assert free.deadline_boottime_s is None
-    acked = agent.command(AcknowledgeHeartbeat(node=NODE, epoch=1, sent_boottime_s=1002.0))
-    assert acked == [ExtendLease(key(1), 1, 1092.0)]
-    # An older echo shortens nothing.
-    assert agent.command(AcknowledgeHeartbeat(node=NODE, epoch=1, sent_boottime_s=1001.0)) == []
-    agent.tell(TaskFinished(key(1), 1, exited()))
-    assert agent.command(AcknowledgeHeartbeat(node=NODE, epoch=1, sent_boottime_s=1004.0)) == []
-
-
-def test_a_leader_that_was_deposed_extends_no_lease() -> None:
-    agent = connected(epoch=5)
-    agent.command(launch(key(), epoch=5, lease_s=90.0))
-    outputs = agent.command(AcknowledgeHeartbeat(node=NODE, epoch=4, sent_boottime_s=60.0))
-    assert of_type(outputs, ExtendLease) == []
 
 
 def test_a_heartbeat_carries_what_was_seen() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from corral.agent import processes
+from tests import needs
 from tests.waiting import wait_until
 
 # Other tests of the same run have tasks too.
@@ -165,3 +166,14 @@ def test_files_of_the_kernel_are_read_whole_or_not_at_all() -> None:
     assert len(own) > 5000
     assert own.endswith(b"\n")
     assert len(processes.boot_id()) == 36
+
+
+def test_a_process_space_is_told_from_a_later_one_with_the_same_number() -> None:
+    needs.root()
+    code = "from corral.agent import processes; print(processes.process_space())"
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--", sys.executable, "-c", code]
+    # One after the other: the kernel gives each of them the number that the one before it has left.
+    said = [subprocess.run(unshare, check=True, capture_output=True, text=True).stdout for _ in range(3)]
+    assert len(set(said)) == 3
+    here = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+    assert here == processes.process_space()

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from corral.agent import taskdir
-from corral.agent.processes import is_alive, start_ticks
+from corral.agent.processes import is_alive, read_stat, start_ticks
 from corral.model.job import Cause
 from corral.model.messages import LaunchTask, TaskPhase
 from corral.model.resources import DeviceShare, DeviceState, Health, Placement
@@ -161,15 +161,77 @@ def test_many_short_tasks_at_once_all_come_back(play: Play, jobs: int) -> None:
 def test_a_lease_is_written_and_extended(play: Play) -> None:
     async def scenario(scene: Scene) -> None:
         await started(scene)
+        await scene.until(scene.beats)
+        sent = scene.beats()[-1].sent_boottime_s
+        scene.engine.send(scene.echo(sent))
         scene.engine.send(plain(1, "sleep", "600", lease_s=90.0))
         await scene.until_phase(key(1), TaskPhase.RUNNING)
         path = scene.config.tasks_dir / "1.0.0.1" / "lease"
-        await scene.until(scene.beats)
-        first = float(path.read_text())
-        assert first <= scene.beats()[-1].sent_boottime_s + 90.0
-        sent = scene.beats()[-1].sent_boottime_s
-        scene.engine.send(scene.echo(sent))
-        await scene.until(lambda: float(path.read_text()) == pytest.approx(sent + 90.0, abs=1e-5))
+        assert float(path.read_text()) == pytest.approx(sent + 90.0, abs=1e-5)
+        later = await scene.next_beat()
+        scene.engine.send(scene.echo(later))
+        await scene.until(lambda: float(path.read_text()) == pytest.approx(later + 90.0, abs=1e-5))
+
+    play(scenario)
+
+
+def test_nothing_runs_before_there_was_contact_and_all_of_it_then(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        await started(scene)
+        scene.engine.send(plain(1, "sleep", "600", lease_s=90.0))
+        await scene.until(lambda: taskdir.read_shim(scene.config.tasks_dir / "1.0.0.1"))
+        assert shim_of(scene, 1).child_pid is None
+        scene.engine.send(scene.echo(await scene.next_beat()))
+        await scene.until_phase(key(1), TaskPhase.RUNNING)
+
+    play(scenario)
+
+
+def test_a_task_whose_shim_does_not_keep_the_lease_is_killed_with_it(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        await started(scene)
+        scene.engine.send(scene.echo(await scene.next_beat()))
+        for job in (1, 2):
+            scene.engine.send(plain(job, "sleep", "600", lease_s=3.0))
+        pids = [(await scene.until_phase(key(job), TaskPhase.RUNNING)).pid for job in (1, 2)]
+        assert pids[0] is not None
+        assert pids[1] is not None
+        ticks = [start_ticks(pid) for pid in pids if pid is not None]
+        os.kill(shim_of(scene, 1).pid, signal.SIGSTOP)
+        ended = await scene.until_phase(key(1), TaskPhase.ENDED)
+        assert ended.exit is not None
+        assert ended.exit.cause is Cause.LEASE_EXPIRED
+        assert ticks[0] is not None
+        assert not is_alive(pids[0], ticks[0])
+        # The other one's shim does its work: the task is frozen, and goes on when there is contact.
+        assert scene.report(key(2), TaskPhase.ENDED) is None
+        stat = read_stat(pids[1])
+        assert stat is not None
+        assert stat.stopped
+        scene.engine.send(scene.echo(await scene.next_beat()))
+
+        def awake() -> bool:
+            stat = read_stat(pids[1] or 0)
+            return stat is not None and not stat.stopped
+
+        await scene.until(awake)
+
+    # Without a freezer a frozen process can be seen to be stopped.
+    play(scenario, simulated=True)
+
+
+def test_an_agent_that_comes_back_holds_the_leases_of_before(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        await started(scene)
+        scene.engine.send(scene.echo(await scene.next_beat()))
+        scene.engine.send(plain(1, "sleep", "600", lease_s=3.0))
+        await scene.until_phase(key(1), TaskPhase.RUNNING)
+        await scene.end_agents()
+        os.kill(shim_of(scene, 1).pid, signal.SIGSTOP)
+        await scene.agent()
+        ended = await scene.until_phase(key(1), TaskPhase.ENDED)
+        assert ended.exit is not None
+        assert ended.exit.cause is Cause.LEASE_EXPIRED
 
     play(scenario)
 

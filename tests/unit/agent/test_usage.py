@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from corral.agent import usage
 from corral.agent.members import Members
+from corral.agent.processes import ProcessStat, read_stat
 from tests.unit.agent.words import key
 from tests.waiting import wait_until
 
@@ -27,7 +29,7 @@ def test_a_task_s_processes_are_measured_together(tmp_path: Path) -> None:
     try:
         assert shim.stdout is not None
         shim.stdout.readline()
-        sample = usage.sample(key(), 1, tmp_path, shim.pid)
+        sample = usage.sample(key(), 1, tmp_path, shim.pid, usage.Halts())
         assert sample.rss_mib is not None
         assert sample.cpu_s is not None
         assert 60 <= sample.rss_mib <= 200
@@ -39,12 +41,38 @@ def test_a_task_s_processes_are_measured_together(tmp_path: Path) -> None:
         assert members.known() == []
         [child] = members.refresh()
         assert members.known() == [child]
+        assert sample.halted is None
+        os.kill(child, signal.SIGSTOP)
+        wait_until(lambda: state_of(child) == "T", what="the child to be stopped")
+        stopped = usage.sample(key(), 1, tmp_path, shim.pid, usage.Halts())
+        assert stopped.halted == "its main process is stopped by a signal"
+        os.kill(child, signal.SIGCONT)
         assert members.remove("1.0.0.1") == {child}
         assert members.refresh() == []
     finally:
         shim.communicate(b"\n", timeout=10)
-    gone = usage.sample(key(), 1, tmp_path, shim.pid)
+    gone = usage.sample(key(), 1, tmp_path, shim.pid, usage.Halts())
     assert (gone.rss_mib, gone.cpu_s) == (None, None)
+
+
+def test_a_process_that_waits_in_the_kernel_for_long_is_told() -> None:
+    halts, name = usage.Halts(), (key(), 1)
+    waiting, running = (ProcessStat(7, state, 1, 7, 100, 5) for state in "DS")
+    assert halts.look(name, waiting, 50.0) is None
+    assert halts.look(name, waiting, 59.0) is None
+    assert halts.look(name, waiting, 60.0) == "its main process has waited in the kernel (state D) for 10 s"
+    # One look at it at work, and all begins anew.
+    assert halts.look(name, running, 61.0) is None
+    assert halts.look(name, waiting, 62.0) is None
+    assert halts.look(name, waiting, 71.0) is None
+    halts.forget_others(set())
+    assert halts.look(name, waiting, 73.0) is None
+    assert halts.look(name, None, 90.0) is None
+
+
+def state_of(pid: int) -> str:
+    stat = read_stat(pid)
+    return "" if stat is None else stat.state
 
 
 def test_a_child_is_known_before_anybody_looks() -> None:

@@ -42,6 +42,7 @@ from corral.model.tenant import Queue, Quota, Role, Tenant, Token
 from corral.ports.engine import LogChunk
 from corral.ports.pool import Change, JobPage, Principal, Submission
 from corral.ports.store import JobQuery, JournalEntry, UsageRow
+from tests.unit.api.outages import Outages, admin_only
 
 ADMIN, ALICE, BOB = "admin-secret", "alice-secret", "bob-secret"
 JOBS_MAX = 200
@@ -63,7 +64,7 @@ def spec_of(ask: JobAsk) -> JobSpec:
     )
 
 
-class MemoryPool:
+class MemoryPool(Outages):
     """Every method checks the principal first, as the port says."""
 
     def __init__(self) -> None:
@@ -375,9 +376,7 @@ class MemoryPool:
         self.stopped_tasks = stop_tasks
         return 0 if stop_tasks else self.status().running_gangs
 
-    def _admin(self, who: Principal) -> None:
-        if who.role is not Role.ADMIN:
-            raise Forbidden("this needs an admin's token")
+    _admin = staticmethod(admin_only)
 
 
 def _check(name: str, known: dict[str, object] | dict[str, Tenant] | dict[str, Queue], *, create: bool) -> None:

@@ -84,6 +84,27 @@ def test_a_node_is_cordoned_with_a_reason(http: Users) -> None:
     problem(http()("POST", "/v1/nodes/n0/cordon", json={"reson": "x"}), 422, "UNKNOWN_FIELD")
 
 
+def test_a_maintenance_is_started_looked_at_and_stopped(http: Users) -> None:
+    assert http(ALICE)("GET", "/v1/maintenance").json()["active"] is False
+    started = http()("POST", "/v1/maintenance", json={"duration_s": 1800, "reason": "new disks"})
+    assert started.status_code == 200
+    assert started.json() == {
+        "active": True,
+        "started_at": 50.0,
+        "until": 1850.0,
+        "left_s": 1800.0,
+        "by": "me",
+        "reason": "new disks",
+        "ready": [],
+        "missing": ["n0"],
+    }
+    assert http()("GET", "/v1/maintenance").json() == started.json()
+    assert http()("DELETE", "/v1/maintenance").json()["active"] is False
+    problem(http()("DELETE", "/v1/maintenance"), 409, "CONFLICT")
+    for wrong in (0, 59, 7 * 86_400 + 1, "1800 s", None):
+        problem(http()("POST", "/v1/maintenance", json={"duration_s": wrong}), 422, "INVALID_FIELD")
+
+
 def test_tenants_are_added_changed_and_removed(http: Users) -> None:
     admin = http()
     new = {"id": "vision", "weight": 2, "limit": {"gpu_milli": 4000}}
@@ -165,6 +186,8 @@ def test_usage_is_told_by_hour(http: Users) -> None:
         ("POST", "/v1/nodes/n0/cordon", None),
         ("POST", "/v1/nodes/n0/uncordon", None),
         ("DELETE", "/v1/nodes/n0", None),
+        ("POST", "/v1/maintenance", {"duration_s": 600}),
+        ("DELETE", "/v1/maintenance", None),
         ("POST", "/v1/tenants", {"id": "x"}),
         ("PUT", "/v1/tenants/alice", {"weight": 99}),
         ("DELETE", "/v1/tenants/bob", None),

@@ -13,6 +13,7 @@ import pytest
 from corral.cli.tree import LEAVES
 
 GROUPS = {
+    "maintenance": ("start", "status", "stop"),
     "nodes": ("cordon", "uncordon", "remove"),
     "queue": ("list", "add", "set", "remove"),
     "sim": ("run", "compare"),

@@ -257,6 +257,11 @@ def test_the_pool_is_shown_and_changed(admin: Client, alice: Client) -> None:
     assert alice.nodes()[0].cordon_reason == "new driver"
     admin.uncordon("n0")
     assert not alice.nodes()[0].cordoned
+    assert not alice.maintenance().active
+    assert admin.start_maintenance(1800.0, "new disks").missing == ("n0",)
+    assert alice.maintenance().until == 1850.0
+    admin.stop_maintenance()
+    assert not alice.maintenance().active
     with pytest.raises(Conflict):
         admin.remove_node("n0")
     alice.submit(run="x")

@@ -32,7 +32,7 @@ def test_one_line_for_everything_but_a_wait_for_room() -> None:
         world.start(first, rank=rank)
     assert verdict(world, first) == "runs on n1, n2"
     world.gone("n2")
-    assert verdict(world, first) == "runs on n1, n2; n2 does not answer"
+    assert verdict(world, first) == "runs on n1, n2; n2 does not answer, silent for 0 s"
     (second,) = world.submit(JobAsk(name="two", argv=("x",), gpu_milli=1000, after=(AfterAsk(first),)))
     assert verdict(world, second) == "waits for job 1 to succeed"
     waits = (AfterAsk(first, DependencyKind.ENDED), AfterAsk(second, DependencyKind.FAILED))

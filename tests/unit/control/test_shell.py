@@ -11,7 +11,7 @@ import pytest
 
 from corral.control.inputs import Cancel, Quiesce
 from corral.model.ask import JobAsk
-from corral.model.errors import IllegalTransition, StoreFull, Unavailable
+from corral.model.errors import IllegalTransition, NotLeader, StoreConflict, StoreFull, Unavailable
 from corral.model.ids import JobId, NodeId
 from corral.model.job import JobState
 from corral.ports.faults import FaultPoint
@@ -199,6 +199,27 @@ def test_a_full_disk_refuses_and_stops_and_loses_nothing(state_dir: Path) -> Non
         assert list(house.shell.core.book.state.jobs) == ["1"]
         assert await house.submit(ONE) == ["2"]
         await house.stop()
+
+    live(scenario, state_dir)
+
+
+def test_who_lost_the_lead_unawares_tells_callers_to_ask_again_and_not_of_conflicts(state_dir: Path) -> None:
+    async def scenario(house: House) -> None:
+        await house.start("n1")
+        await house.submit(ONE)
+        other = SqliteStore(state_dir / "corral.db")
+        other.open()
+        other.acquire_leadership()
+        for _ in "ab":
+            with pytest.raises(NotLeader) as caught:
+                await house.submit(ONE)
+            assert caught.value.retryable
+        with pytest.raises(StoreConflict):
+            await house.running
+        await house.engine.stop()
+        await house.shell.close()
+        house.store.close()
+        other.close()
 
     live(scenario, state_dir)
 

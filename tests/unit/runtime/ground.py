@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from corral.client import Client
-from corral.runtime.launcher import prepare, write_pool
+from corral.runtime.configuring import write_pool
+from corral.runtime.launcher import prepare
 from corral.runtime.options import PoolOptions
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import load_pool, save_pool

@@ -11,7 +11,8 @@ import sqlite3
 import pytest
 
 from corral.runtime import doctor
-from corral.runtime.doctor import Finding, examine
+from corral.runtime.doctor import examine
+from corral.runtime.doctor_machines import Finding
 from tests.unit.runtime.ground import Ground
 from tests.waiting import wait_until
 

@@ -11,12 +11,13 @@ import pytest
 
 from corral.control.access import digest_of
 from corral.model.errors import CorralError, InsecureBinding, InvalidField, PortTaken, StateUnusable
-from corral.runtime.daemon import bind, local_token
 from corral.runtime.launcher import check_options, prepare, running_supervisor
 from corral.runtime.options import PoolOptions
 from corral.runtime.paths import SOCKET_PATH_BYTES_MAX, StatePaths
+from corral.runtime.serving import bind
 from corral.runtime.settings import load_settings
 from corral.runtime.supervisor import lock_pid_file
+from corral.runtime.tokens import local_token
 
 BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"nodes": 0}, "--nodes"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from corral.model.errors import InvalidField
-from corral.runtime.tls import check_certificate
+from corral.runtime.tls import check_certificate, fingerprint, own_certificate
 from tests.needs import program
 from tests.unit.client.test_tls import made
 
@@ -46,3 +46,27 @@ def test_files_that_hold_something_else_are_named(tmp_path: Path, text: str) -> 
     for certificate, key in ((tmp_path / "bad", good.key), (good.file, tmp_path / "bad"), (tmp_path / "no", good.key)):
         with pytest.raises(InvalidField, match="--tls-cert"):
             check_certificate(certificate, key)
+
+
+def test_a_head_makes_its_certificate_once(tmp_path: Path) -> None:
+    certificate, key = own_certificate(tmp_path / "tls", "10.0.0.1")
+    check_certificate(certificate, key)
+    assert key.stat().st_mode & 0o777 == 0o600
+    before = certificate.read_bytes(), key.read_bytes()
+    own_certificate(tmp_path / "tls", "10.0.0.2")
+    assert (certificate.read_bytes(), key.read_bytes()) == before
+
+
+def test_a_damaged_certificate_of_its_own_is_made_anew(tmp_path: Path) -> None:
+    certificate, key = own_certificate(tmp_path / "tls", "head.example")
+    key.write_text("damaged")
+    own_certificate(tmp_path / "tls", "head.example")
+    check_certificate(certificate, key)
+
+
+def test_a_fingerprint_is_what_openssl_says(tmp_path: Path) -> None:
+    good = made(tmp_path, "good", "DNS:a.example")
+    command = [program("openssl"), "x509", "-noout", "-fingerprint", "-sha256", "-in", str(good.file)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    expected = said.strip().partition("=")[2].replace(":", "").lower()
+    assert fingerprint(f"{good.file.read_text()}\n{good.file.read_text()}") == expected

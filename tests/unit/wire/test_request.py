@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from corral.model.ask import AfterAsk, JobAsk
 from corral.model.errors import CorralError, Refusal, by_code
 from corral.model.experience import WorkSpec
+from corral.model.files import JobFiles
 from corral.model.job import CheckpointSpec, DependencyKind, Fencing
 from corral.wire import units
 from corral.wire.document import Checked, nearest, shown
@@ -77,6 +78,8 @@ def asks(draw: st.DrawFn) -> JobAsk:
         checkpoint=draw(st.none() | st.builds(CheckpointSpec, st.sampled_from(["USR1", "TERM"]), durations)),
         restart_cost_s=draw(st.none() | durations),
         work=draw(st.none() | works),
+        files=draw(st.none() | st.builds(JobFiles, st.just("0a" * 32), st.booleans(), st.just(("data", "a/b")))),
+        outputs=tuple(draw(st.lists(st.sampled_from(["out/*.json", "logs/**", "weights.pt"]), max_size=2))),
         appmaster=draw(st.none() | st.sampled_from(["mine:propose", "a.b_2.c:Bidder.propose"])),
         user=draw(st.just("") | names),
     )

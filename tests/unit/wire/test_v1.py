@@ -11,6 +11,7 @@ from corral.model import errors, job, offer, report, resources, tenant
 from corral.model.ask import JobAsk
 from corral.model.errors import CorralError, InvalidField, Refusal, Stale, TooManyJobs, Unauthenticated, UsageError
 from corral.model.experience import WorkSpec
+from corral.model.files import JobFiles, Returned
 from corral.model.ids import DeviceId, GangKey, JobId, NodeId, QueueName, TenantId
 from corral.ports.store import UsageRow
 from corral.wire.request import FIELDS, document_of
@@ -52,6 +53,8 @@ GANG = job.Gang(
     4.5,
     3,
     offer.Bid(SHAPE, offer.Locality.RACK, (offer.Preference(NodeId("n1"), 2.0),), 3.0, 0.5, 60.0, 30.0, 5.0, 600.0),
+    (Returned(0, 4, "cd" * 32, 2.5, 10),),
+    (Returned(1, 4, "ef" * 32, 2.5, 20),),
 )
 SPEC = job.JobSpec(
     name="train",
@@ -75,6 +78,8 @@ SPEC = job.JobSpec(
     data=("s1",),
     fencing=job.Fencing.NONE,
     checkpoint=job.CheckpointSpec("TERM", 5.0, "ck"),
+    files=JobFiles("ab" * 32, True, ("a",)),
+    outputs=("out/*.json",),
 )
 JOB = job.Job(
     JobId("12"),
@@ -229,7 +234,7 @@ def test_a_name_of_a_tenant_follows_the_rule_of_the_job_file(name: str) -> None:
 
 
 def test_the_schema_of_a_job_has_the_fields_that_are_read() -> None:
-    assert list(requests.JobRequest.model_fields) == [*FIELDS, "user"]
+    assert list(requests.JobRequest.model_fields) == [*FIELDS, "files", "user"]
 
 
 @given(asks())

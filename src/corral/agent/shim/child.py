@@ -43,6 +43,7 @@ class Surrounding(NamedTuple):
     output: int
     cgroup: TaskCgroup | None
     keep: int | None = None
+    cwd: str | None = None
 
 
 def shell_command(script: str, env: dict[str, str], file: str) -> list[str]:
@@ -101,7 +102,8 @@ def _become(arguments: list[str], surrounding: Surrounding, parent: int, sender:
     failure = Failure(_EXIT_NOT_EXECUTABLE, "cannot execute")
     try:
         _prepare(surrounding, parent)
-        failure = _execute(arguments, surrounding.spec, surrounding.task_dir)
+        spec = surrounding.spec._replace(cwd=surrounding.cwd or surrounding.spec.cwd)
+        failure = _execute(arguments, spec, surrounding.task_dir)
     except OSError as error:
         failure = Failure(_EXIT_NOT_EXECUTABLE, f"cannot start: {error.strerror or error}")
     except ValueError as error:

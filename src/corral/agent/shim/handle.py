@@ -74,6 +74,11 @@ class TaskHandle:
         """Return up to ``limit`` bytes of the log from ``offset``, which counts from the task's first byte."""
         return read_log(self.directory, offset, limit)
 
+    def cgroup(self) -> TaskCgroup | None:
+        """Return the control groups that the task was to have, ``None`` when it was to have none."""
+        spec = _read(self.directory / record.SPEC) or {}
+        return TaskCgroup.existing(spec["cgroup"]) if spec.get("cgroup") else None
+
     def sweep(self, *, timeout_s: float = 5.0) -> processes.Sweep:
         """Kill everything that is left of the task and remove its control groups. For after the shim's death.
 
@@ -82,7 +87,7 @@ class TaskHandle:
         """
         spec = _read(self.directory / record.SPEC) or {}
         shim = self.shim() or {}
-        cgroup = TaskCgroup.existing(spec["cgroup"]) if spec.get("cgroup") else None
+        cgroup = self.cgroup()
         in_groups = frozenset[int]()
         if cgroup is not None:
             in_groups = frozenset(cgroup.pids())
@@ -107,7 +112,14 @@ class TaskHandle:
 
 def write_lease(path: Path, deadline_boottime_s: float) -> None:
     """Write the deadline of a lease (CLOCK_BOOTTIME seconds) for the shims that look at ``path``."""
-    _replace(path, f"{deadline_boottime_s:.6f}\n")
+    text = f"{deadline_boottime_s:.6f}\n"
+    try:
+        _replace(path, text)
+    except OSError:
+        # A full disk has no room for another file, but what is there may be overwritten: no contact was lost.
+        with path.open("r+") as file:
+            file.write(text)
+            file.truncate()
 
 
 def _replace(path: Path, text: str) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from corral.agent import processes
-from corral.agent.shim import child, linux, record
+from corral.agent.shim import child, linux, record, setup_result
 from corral.agent.shim import ending as endings
 from corral.agent.shim.child import Child, Failure, Surrounding
 from corral.agent.shim.ending import Ending
@@ -81,7 +81,7 @@ class Shim:
             self._describe()
         # A stop that came before anything ran: then nothing does.
         self._on_signals(self._signals.take(), self._began)
-        if self._ending.cause is None and self._set_up():
+        if self._ending.cause is None and self._await_lease() and self._set_up() and self._await_lease():
             self._work()
         self._clear()
         self._finish()
@@ -120,6 +120,14 @@ class Shim:
             record.write_first(self._directory, record.SHIM, content, self._forked)
         self._described = True
 
+    def _await_lease(self) -> bool:
+        """Let a lease that has run out hold the task back before its first instruction; return whether it may go on."""
+        self._watch.tick(linux.boottime_s())
+        if self._tree.frozen and not self._described:
+            self._describe()  # who waits may be told to stop
+        self._loop(lambda: not self._tree.frozen or self._ending.cause is not None)
+        return self._ending.cause is None
+
     def _set_up(self) -> bool:
         """Run the setup, or wait until another task has run the same; return whether the task may go on."""
         setup = self._spec.setup
@@ -131,6 +139,8 @@ class Shim:
             if self._get(lock) and not lock.done() and self._run_setup(setup, lock):
                 lock.mark_done(self._spec.marker)
             lock.release()
+            if setup.cwd is not None and self._ending.cause is None:
+                setup_result.take_over(setup.cwd, self._spec.cwd)
         except OSError as error:
             self._ending.settle(endings.SETUP_FAILED, f"setup failed: {error.strerror}: {error.filename}")
         self._setup_s = linux.boottime_s() - began
@@ -152,7 +162,7 @@ class Shim:
 
     def _run_setup(self, setup: SetupSpec, lock: SetupLock) -> bool:
         arguments = child.shell_command(setup.script, self._spec.env, f"{self._path}/{_SETUP_SCRIPT}")
-        self._execute(arguments, keep=lock.file)
+        self._execute(arguments, keep=lock.file, cwd=setup.cwd)
         self._clear()
         code, failure = self._exit, self._failure
         if code == 0 and failure is None:
@@ -164,28 +174,21 @@ class Shim:
 
     def _work(self) -> None:
         """Run the task itself until its main process has ended."""
-        self._watch.tick(linux.boottime_s())
-        # A lease that has run out already holds the task back before its first instruction.
-        self._loop(lambda: not self._tree.frozen or self._ending.cause is not None)
-        if self._ending.cause is not None:
-            return
         self._execute(child.command(self._spec, self._path))
         if self._failure is not None:
             self._ending.settle(endings.EXEC_FAILED, self._failure.message)
             return
         code = self._exit or 0
-        guard = self._watch.guard
-        out_of_memory = guard.killed_by_kernel() if guard is not None and code != 0 else None
+        out_of_memory = self._watch.out_of_memory() if code != 0 else None
         if out_of_memory is not None:
             self._ending.settle(endings.MEMORY, out_of_memory)
-        elif code < 0:
-            self._ending.settle(endings.SIGNAL, endings.describe_exit(code))
         else:
-            self._ending.settle(endings.EXITED, endings.describe_exit(code) if code else "")
+            told = endings.describe_exit(code) if code else ""
+            self._ending.settle(endings.SIGNAL if code < 0 else endings.EXITED, told)
 
-    def _execute(self, arguments: list[str], keep: int | None = None) -> None:
+    def _execute(self, command: list[str], keep: int | None = None, cwd: str | None = None) -> None:
         """Run a process to its end. ``keep``: the setup's lock; a process without it is the task's main one."""
-        started = child.start(arguments, Surrounding(self._spec, self._path, self._output, self._tree.cgroup, keep))
+        started = child.start(command, Surrounding(self._spec, self._path, self._output, self._tree.cgroup, keep, cwd))
         self._child, self._exit, self._failure = started, None, None
         self._tree.empty = False
         self._poll.register(started.exec_pipe, select.POLLIN)
@@ -221,7 +224,6 @@ class Shim:
         if self._tree.cgroup is not None:
             self._degraded += [f"cgroup left behind: {path}" for path in self._tree.cgroup.remove()]
         code = self._exit if self._failure is None else self._failure.exit_code
-        guard = self._watch.guard
         status: dict[str, object] = {
             **self._identity,
             "cause": self._ending.cause,
@@ -232,7 +234,7 @@ class Shim:
             "ended_at": ended_at,
             "ran_s": round(ran_s, 6),
             "cpu_s": round(usage.ru_utime + usage.ru_stime, 6),
-            "max_rss_mib": round(max(self._max_rss_mib, 0.0 if guard is None else guard.peak_mib), 1),
+            "max_rss_mib": round(max(self._max_rss_mib, self._watch.peak_mib), 1),
             "log_bytes": self._log.total_bytes,
             "log_lost_bytes": self._log.lost_bytes,
             "setup_s": round(self._setup_s, 3),
@@ -282,9 +284,8 @@ class Shim:
 
     def _saving_s(self, wanted_s: float) -> float:
         """Ask a task that is stopped to be started again for a checkpoint; return how long it may take for it."""
-        if not wanted_s or (self._ending.kill_at is None and not self._tell("checkpoint")):
-            return 0.0
-        return wanted_s
+        refused = not wanted_s or (self._ending.kill_at is None and not self._tell("checkpoint"))
+        return 0.0 if refused else wanted_s
 
     def _reap(self) -> None:
         for ended in self._tree.reap():

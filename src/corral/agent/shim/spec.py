@@ -21,10 +21,14 @@ class SpecError(ValueError):
 
 
 class SetupSpec(NamedTuple):
-    """A script that runs once for all tasks that name the same ``marker``."""
+    """A script that runs once for all tasks that name the same ``marker``.
+
+    With ``cwd`` it runs there, in a directory of which the task's own is a copy (see ``setup_result``).
+    """
 
     script: str
     marker: str
+    cwd: str | None = None
 
 
 class LeaseSpec(NamedTuple):
@@ -82,6 +86,9 @@ class _Fields:
 
     def name(self, field: str) -> str:
         return f"{self._where}{field}"
+
+    def has(self, field: str) -> bool:
+        return field in self._raw
 
     def get(self, field: str, default: object = None) -> Any:
         return self._raw.pop(field, default)
@@ -163,7 +170,8 @@ def _setup(raw: object) -> SetupSpec | None:
     if raw is None:
         return None
     fields = _Fields(raw, "setup")
-    setup = SetupSpec(script=fields.text("script"), marker=fields.path("marker"))
+    script, marker = fields.text("script"), fields.path("marker")
+    setup = SetupSpec(script, marker, fields.path("cwd") if fields.has("cwd") else None)
     fields.finish()
     return setup
 

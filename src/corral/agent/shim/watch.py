@@ -47,6 +47,15 @@ class Watch:
         self._memory_at = began
         self._checkpoint_at = began if spec.checkpoint_signal is not None else None
 
+    @property
+    def peak_mib(self) -> float:
+        """Return the largest use of memory that the limit saw, 0 without one."""
+        return 0.0 if self.guard is None else self.guard.peak_mib
+
+    def out_of_memory(self) -> str | None:
+        """Return in words that the kernel killed a process for the limit's sake, ``None`` when it did not."""
+        return None if self.guard is None else self.guard.killed_by_kernel()
+
     def pause(self, now: float) -> None:
         """Let the duration stand still from now on."""
         if self._paused_since is None:
@@ -125,7 +134,7 @@ class Watch:
             self._ending.kill_by(now)
         elif act is Act.FREEZE or (self._tree.frozen and act is Act.NOTHING):
             self._freeze(now)
-        elif act is Act.THAW:
+        elif act is Act.THAW and self._ending.kill_at is None:
             self._tree.thaw()
             self.resume(now)
             self._tell("thawed")

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.background import BackgroundTask
 
 from corral.api.asked import AskedNow, answer, failing
+from corral.api.elsewhere import Elsewhere
 from corral.model.errors import Conflict, Forbidden, JobsRunning
 from corral.model.ids import NodeId, TenantId
 from corral.model.plan import NewNodes, PlanAsk
@@ -19,6 +20,7 @@ from corral.wire.v1.plan import PlanReport
 from corral.wire.v1.reports import (
     Alive,
     Ledger,
+    Maintenance,
     NodeReport,
     NodeReports,
     PoolStatus,
@@ -26,7 +28,14 @@ from corral.wire.v1.reports import (
     QueueLines,
     Stopped,
 )
-from corral.wire.v1.requests import CordonRequest, LedgerQuery, LimitQuery, PlanRequest, StopRequest
+from corral.wire.v1.requests import (
+    CordonRequest,
+    LedgerQuery,
+    LimitQuery,
+    MaintenanceRequest,
+    PlanRequest,
+    StopRequest,
+)
 
 router = APIRouter(tags=["pool"])
 open_router = APIRouter(tags=["pool"])
@@ -35,8 +44,9 @@ open_router = APIRouter(tags=["pool"])
 
 @open_router.get("/health", response_model=Alive)
 async def health(request: Request) -> Response:
-    """Tell that the daemon answers. Needs no token."""
-    return answer(Alive(version=request.app.version, pid=os.getpid()))
+    """Tell that the daemon answers, and whether it leads. Needs no token."""
+    leads = not isinstance(request.app.state.pool, Elsewhere)
+    return answer(Alive(version=request.app.version, pid=os.getpid(), leads=leads))
 
 
 @router.get("/status", response_model=PoolStatus)
@@ -70,6 +80,24 @@ async def remove_node(node: str, asked: AskedNow) -> Response:
     """Forget a lost node without tasks (admin)."""
     await asked.pool.remove_node(asked.who, NodeId(node))
     return Response(status_code=204)
+
+
+@router.get("/maintenance", response_model=Maintenance)
+async def read_maintenance(asked: AskedNow) -> Response:
+    """Tell how far a planned outage of the controller is prepared."""
+    return answer(Maintenance.of(await asked.pool.maintenance(asked.who)))
+
+
+@router.post("/maintenance", response_model=Maintenance, responses=failing(403, 422))
+async def start_maintenance(asked: AskedNow, body: MaintenanceRequest) -> Response:
+    """Grant leases that last over a planned outage (admin). It may begin when no node is missing."""
+    return answer(Maintenance.of(await asked.pool.start_maintenance(asked.who, body.duration_s, body.reason)))
+
+
+@router.delete("/maintenance", response_model=Maintenance, responses=failing(403, 409))
+async def stop_maintenance(asked: AskedNow) -> Response:
+    """Take the long leases back (admin)."""
+    return answer(Maintenance.of(await asked.pool.stop_maintenance(asked.who)))
 
 
 @router.get("/queue", response_model=QueueLines, responses=failing(422))

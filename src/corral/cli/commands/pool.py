@@ -112,9 +112,19 @@ def down(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Stop the pool of this machine. Nothing is forgotten: the next start goes on where this one ended."""
+    """Stop the pool of this machine. Nothing is forgotten: the next start goes on where this one ended.
+
+    On a node of another machine's pool, this is corral leave.
+    """
     if force and leave_tasks:
         raise UsageError("--force and --leave-tasks contradict each other", hint="choose one")
+    from corral.runtime.joining import is_node
+
+    if is_node(session.state_dir):
+        from corral.cli.commands.join import leave_now
+
+        leave_now(session, force=force, leave_tasks=leave_tasks, as_json=as_json)
+        return
     report = _stop(session.state_dir, force=force, leave_tasks=leave_tasks)
     if as_json:
         print_json(report)

@@ -8,6 +8,7 @@ from typing import Any
 from corral.cli.render.ledger import why
 from corral.cli.render.units import counted, duration, gang_name, milli
 from corral.model import events
+from corral.model.files import ReturnKind
 from corral.model.job import Cause, StopReason, TaskExit
 
 
@@ -96,6 +97,11 @@ def _requeued(fact: events.GangRequeued) -> str:
     return f"{_whom(fact)} waits again: {fact.reason} ({price}{avoid})"
 
 
+def _returned(fact: events.FilesReturned) -> str:
+    what = "outputs" if fact.what is ReturnKind.OUTPUTS else "checkpoint"
+    return f"{what} of {_task(fact)} came back: {fact.size_bytes / 2**20:.1f} MiB"
+
+
 def _with(text: str, reason: str) -> str:
     return f"{text}: {reason}" if reason else text
 
@@ -115,6 +121,7 @@ _TELLERS: dict[type, Callable[[Any], str]] = {
     events.TaskEnded: _ended,
     events.GangStopping: _stopping,
     events.GangRequeued: _requeued,
+    events.FilesReturned: _returned,
     events.GangEnded: lambda fact: _with(f"{_whom(fact)} {fact.state.value}", fact.reason),
     events.JobEnded: lambda fact: _with(f"job {fact.state.value}", fact.reason),
 }

@@ -69,11 +69,13 @@ def node_total(report: NodeReport) -> Amount:
 
 
 def node_state(report: NodeReport) -> Text:
-    """Return the state of a node in words: ``up``, ``up, cordoned: reason``, ``lost``."""
-    if not report.cordoned:
-        return state(report.state)
-    reason = f": {report.cordon_reason}" if report.cordon_reason else ""
-    return state("cordoned" if report.state == "up" else report.state, f"{report.state}, cordoned{reason}")
+    """Return the state of a node in words: ``up``, ``up, cordoned: reason``, ``lost``, and what is wrong with it."""
+    words = [report.state]
+    if report.cordoned:
+        words.append("cordoned" + (f": {report.cordon_reason}" if report.cordon_reason else ""))
+    words += report.notes
+    doubtful = report.state == "up" and (report.cordoned or report.notes)
+    return state("cordoned" if doubtful else report.state, ", ".join(words))
 
 
 def _device_table(reports: Sequence[NodeReport]) -> RenderableType:

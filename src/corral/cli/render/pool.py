@@ -27,7 +27,8 @@ from corral.model.tenant import Queue, Quota, Token
 from corral.ports.store import UsageRow
 
 if TYPE_CHECKING:
-    from corral.runtime.doctor import Finding
+    from corral.runtime.doctor_machines import Finding
+    from corral.runtime.heading import HeadInfo
     from corral.runtime.options import PoolInfo
 
 MILLI_S_PER_HOUR = 3_600_000.0
@@ -235,6 +236,15 @@ def usage_sums(
             lost + row.lost_gpu_milli_s / MILLI_S_PER_HOUR,
         )
     return dict(sorted(sums.items()))
+
+
+def started_head(info: HeadInfo) -> RenderableType:
+    """Return a head that has just started, and how others join it."""
+    if info.join is None:
+        told = Text("\nanother head leads; `corral token join` there prints how machines join")
+        return stack(started(info.pool), told)
+    told = Text("\non every other machine, with the same release of corral (the token lets machines in; keep it):\n")
+    return stack(started(info.pool), told, Text(f"  {info.join}", no_wrap=True, overflow="ignore"))
 
 
 def started(info: PoolInfo) -> RenderableType:

@@ -66,6 +66,24 @@ class WorkSpec(Answer):
     throughput: dict[str, float] = Field(description="claimed units per second by MODEL or MODEL:DEVICES")
 
 
+class Returned(Answer):
+    """A tree of files that came back from a rank of a gang."""
+
+    rank: int
+    incarnation: int
+    tree: str = Field(description="the name of the tree, to be fetched with POST /v1/files/fetch")
+    at: float
+    size_bytes: int
+
+
+class JobFiles(Answer):
+    """The files that a job brought along."""
+
+    tree: str
+    workdir: bool = Field(description="whether the working directory is among them")
+    targets: list[str] = Field(description="the mounts that are among them")
+
+
 class Gang(Answer):
     """All ranks of one array element."""
 
@@ -87,6 +105,8 @@ class Gang(Answer):
     attained_s: float = Field(description="seconds of service of its ended runs")
     preemptions: int = Field(description="how often it gave way to others, or for its own good")
     bid: Bid | None = Field(description="the bid that it runs on; null when it does not run")
+    saved: list[Returned] = Field(description="the newest checkpoints that came back, of each rank")
+    outputs: list[Returned] = Field(description="the newest outputs that came back, of each rank")
 
 
 class Dependency(Answer):
@@ -133,6 +153,8 @@ class JobSpec(Answer):
     shapes: list[GangShape] = Field(description="all sizes of an elastic job, largest first; empty for a rigid one")
     work: WorkSpec | None
     appmaster: str | None = Field(description="the job's own proposer, as module:function")
+    files: JobFiles | None = Field(description="what it brought along; null where nodes see its paths")
+    outputs: list[str] = Field(description="patterns of the files that come back")
 
 
 class Job(Answer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from corral.model.errors import Category, CorralError, Refusal, by_code
+from corral.model.errors import Category, CorralError, NotLeader, Refusal, by_code
 from corral.wire.document import printable
 from corral.wire.v1.base import Answer
 
@@ -68,4 +68,6 @@ def _printable(text: str | None) -> str | None:
 
 def status_of(error: CorralError) -> int:
     """Return the HTTP status of an error."""
+    if isinstance(error, NotLeader) and error.leader:
+        return 307
     return _STATUS_OF_CODE.get(error.code, _STATUS_OF_CATEGORY[error.category])

@@ -163,7 +163,21 @@ class NodeReport(Answer):
     gangs: list[GangKey]
     load_1m: float | None
     memory_free_mib: int | None
-    clock_skew_s: float | None
+    clock_skew_s: float | None = Field(description="how far its wall clock is ahead of the pool's")
+    notes: list[str] = Field(description="what is wrong with it, in words")
+
+
+class Maintenance(Answer):
+    """How far a planned outage of the controller is prepared."""
+
+    active: bool
+    started_at: float | None
+    until: float | None = Field(description="nothing is frozen or replaced for silence before")
+    left_s: float
+    by: str
+    reason: str
+    ready: list[str] = Field(description="nodes that are known to have the long leases")
+    missing: list[str] = Field(description="nodes that are not: the outage must not begin while there are any")
 
 
 class NodeReports(Answer):
@@ -266,6 +280,7 @@ class Alive(Answer):
     version: str
     pid: int
     ok: bool = True
+    leads: bool = Field(default=True, description="whether this controller leads the pool, or stands by")
 
 
 class Stopped(Answer):

@@ -50,6 +50,14 @@ class Work(Question):
     )
 
 
+class Files(Question):
+    """The files that a job brings along, sent before with POST /v1/files/blobs."""
+
+    tree: str = Field(pattern="^[0-9a-f]{64}$", description="the name of the tree")
+    workdir: bool = Field(default=True, description="whether the working directory is in it")
+    targets: list[str] = Field(default=[], description="the mounts that are in it")
+
+
 After = str | int | dict[str, Literal["succeeded", "ended", "failed"]]
 
 
@@ -116,6 +124,12 @@ class JobRequest(Question):
         description="the job's own proposer, found in workdir",
         examples=["my_module:propose"],
     )
+    outputs: str | list[str] | None = Field(
+        default=None,
+        description="patterns of files below the working directory that come back at the end",
+        examples=[["results/*.json", "logs/**"]],
+    )
+    files: Files | None = Field(default=None, description="what was sent along; clients write this")
     user: str | None = Field(default=None, description="who submits, for information")
 
 
@@ -140,6 +154,13 @@ class PlanRequest(Question):
     drain: list[str] = Field(default=[], description="nodes to empty")
     add: list[NewNodes] = Field(default=[], description="nodes to try in addition")
     horizon_s: float = Field(default=7 * 86_400.0, ge=60, le=90 * 86_400.0, description="how far to look")
+
+
+class MaintenanceRequest(Question):
+    """How long the controller may be away, and why."""
+
+    duration_s: float = Field(ge=60.0, le=7 * 86_400.0, allow_inf_nan=False)
+    reason: str = Field(default="", max_length=256)
 
 
 class CordonRequest(Question):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,12 @@ def test_what_the_agent_writes_is_what_the_shim_reads(tmp_path: Path) -> None:
     write_lease(tmp_path / "lease", 123456.789012)
     assert read_deadline(str(tmp_path / "lease")) == 123456.789012
     assert [path.name for path in tmp_path.iterdir()] == ["lease"]
+
+
+def test_a_lease_is_renewed_where_no_file_can_be_made(tmp_path: Path) -> None:
+    path = tmp_path / "lease"
+    write_lease(path, 1234567.5)
+    # As on a full disk: the new file that would take the place of the old one cannot be had.
+    (tmp_path / f".lease.{os.getpid()}.new").mkdir()
+    write_lease(path, 99.25)
+    assert path.read_text() == "99.250000\n"

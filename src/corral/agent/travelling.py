@@ -1,0 +1,215 @@
+"""The files of a task on a node whose disks others do not see: they come before it starts, and go back while it runs.
+
+tasks/TASK/work        its working directory: a copy of its own
+tasks/TASK/output      CORRAL_OUTPUT_DIR
+tasks/TASK/luggage     what has to be known of it when it ends, also after a restart of the agent
+jobs/JOB/checkpoint/GANG    CORRAL_CHECKPOINT_DIR, for all ranks of the gang on this node
+jobs/JOB/checkpoint/.GANG   the tree that was given back or restored last
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from corral.agent.config import AgentConfig
+from corral.agent.depot import Depot
+from corral.agent.shim.setup_result import UNTOUCHED_NS
+from corral.agent.taskdir import WORK, replace_file
+from corral.agent.workview import ViewFailed, build_view
+from corral.model.files import JobFiles
+from corral.model.messages import LaunchTask
+from corral.wire.treefiles import lay
+from corral.wire.trees import Entry
+
+LUGGAGE = "luggage"
+OUTPUT = "output"
+MOUNTS = "mounts"
+
+
+class Luggage(msgspec.Struct, frozen=True):
+    """What has to be known of a task's files at its end. Paths are absolute.
+
+    ``checkpoint`` is ``None`` where it is not the pool's to keep; ``base`` is the key of the directory of its setup.
+    """
+
+    work: str | None = None
+    output: str | None = None
+    patterns: tuple[str, ...] = ()
+    checkpoint: str | None = None
+    base: str | None = None
+
+
+class Packed(msgspec.Struct, frozen=True):
+    """The working directory of a task, and where its setup runs and leaves its mark, if it has one."""
+
+    cwd: str
+    setup: dict[str, str] | None = None
+
+
+class Travelling:
+    """The files of one node's tasks. Every method blocks; threads may share it."""
+
+    def __init__(self, config: AgentConfig, depot: Depot) -> None:
+        self._config = config
+        self._depot = depot
+        self._restoring = threading.Lock()
+
+    def lay_out(self, command: LaunchTask, directory: str) -> Packed:
+        """Make a task's working directory, its output and its checkpoint in the task's directory.
+
+        Raises ``ViewFailed``, ``OSError``, and the errors of fetching.
+        """
+        output = f"{directory}/{OUTPUT}"
+        Path(output).mkdir()
+        checkpoint = self._restore(command)
+        if command.files is not None:
+            cwd = f"{directory}/{WORK}"
+            self._lay_work(command, command.files, Path(directory), fresh=False)
+        else:
+            cwd = self._in_place(command, directory, output)
+        key, setup = self._setup(command, own=command.files is not None or cwd == output)
+        luggage = Luggage(cwd, output, command.outputs, checkpoint, key)
+        replace_file(f"{directory}/{LUGGAGE}", msgspec.json.encode(luggage))
+        return Packed(cwd, setup)
+
+    def _setup(self, command: LaunchTask, *, own: bool) -> tuple[str | None, dict[str, str] | None]:
+        """Return the key of the directory in which the setup runs, and what the shim has to know.
+
+        Where the working directory is not the task's own it runs there.
+        """
+        if command.setup is None:
+            return None, None
+        key = setup_key(command)
+        if not own:
+            return None, {"script": command.setup, "marker": str(self._config.node_dir / "setups" / key)}
+        base = self._depot.base(key, lambda new: self._lay_base(command, new))
+        return key, {"script": command.setup, "marker": str(base / "done"), "cwd": str(base / WORK)}
+
+    def _lay_base(self, command: LaunchTask, directory: Path) -> None:
+        if command.files is not None:
+            self._lay_work(command, command.files, directory, fresh=True)
+        else:
+            (directory / WORK).mkdir()
+
+    def _in_place(self, command: LaunchTask, directory: str, output: str) -> str:
+        if command.file_mounts:
+            workdir = None if command.workdir is None else Path(command.workdir)
+            build_view(Path(directory) / WORK, workdir, command.file_mounts)
+            return f"{directory}/{WORK}"
+        return command.workdir if command.workdir is not None else output
+
+    def _lay_work(self, command: LaunchTask, files: JobFiles, directory: Path, *, fresh: bool) -> None:
+        """Make ``work`` in a directory: what came along, and the mounts that lie on this node anyway."""
+        work = directory / WORK
+        here = {target: source for target, source in command.file_mounts.items() if target not in files.targets}
+        laid = work if files.workdir else directory / MOUNTS
+        laid.mkdir()
+        with self._depot.holding(files.tree) as tree:
+            lay(tree.entries, str(laid), self._write_untouched if fresh else self._depot.write)
+        if files.workdir:
+            _link(work, here)
+            return
+        mounts = here | {target: str(laid / target) for target in files.targets}
+        build_view(work, None if command.workdir is None else Path(command.workdir), mounts)
+
+    def _write_untouched(self, entry: Entry, descriptor: int) -> None:
+        self._depot.write(entry, descriptor)
+        os.utime(descriptor, ns=(UNTOUCHED_NS, UNTOUCHED_NS))
+
+    # ---- checkpoints -----------------------------------------------------------------------------------------------
+
+    def _restore(self, command: LaunchTask) -> str | None:
+        """Have the newest checkpoint in the gang's directory; return it, ``None`` when the user keeps it elsewhere.
+
+        What this node has is as new as what came back last, or newer, when that came from here.
+        """
+        if command.checkpoint is not None and command.checkpoint.path is not None:
+            return None
+        path = Path(self._config.job_dir(command.task.job), "checkpoint", str(command.task.gang))
+        path.mkdir(parents=True, exist_ok=True)
+        if not command.restore:
+            return str(path)
+        with self._restoring:
+            current = last_returned(str(path))
+            if current not in command.restore:
+                shutil.rmtree(path)
+                path.mkdir()
+            for name in command.restore:
+                with self._depot.holding(name) as tree:
+                    # Each file appears whole: a restore that was broken off is gone on with.
+                    lay(_absent(path, tree.entries), str(path), self._depot.write, replace=True)
+            if current not in command.restore:
+                note_returned(str(path), command.restore[0])
+        return str(path)
+
+    # ---- the end ---------------------------------------------------------------------------------------------------
+
+    def adopt(self, directory: str) -> None:
+        """Count what a task of an earlier run of the agent uses."""
+        luggage = read_luggage(directory)
+        if luggage is not None and luggage.base is not None:
+            self._depot.enter(luggage.base)
+
+    def clear(self, directory: str) -> None:
+        """Remove what an ended task does not need any more: its files went back, its log stays."""
+        luggage = read_luggage(directory)
+        if luggage is None:
+            return
+        if luggage.base is not None:
+            self._depot.leave(luggage.base)
+        for name in (WORK, OUTPUT, MOUNTS):
+            shutil.rmtree(f"{directory}/{name}", ignore_errors=True)
+
+
+def _absent(directory: Path, entries: Sequence[Entry]) -> list[Entry]:
+    base = os.fsencode(directory)
+    return [entry for entry in entries if not os.path.lexists(base + b"/" + entry.path)]
+
+
+def setup_key(command: LaunchTask) -> str:
+    """Name a setup by its content: the script, and all that lies where it runs."""
+    files = command.files
+    travelled = (files.tree, files.workdir, files.targets) if files is not None else None
+    content = (command.setup, command.workdir if files is None or not files.workdir else None, travelled)
+    here = sorted(pair for pair in command.file_mounts.items() if files is None or pair[0] not in files.targets)
+    return hashlib.sha256(msgspec.json.encode((content, here))).hexdigest()
+
+
+def read_luggage(directory: str) -> Luggage | None:
+    """Return what is known of a task's files, ``None`` for one whose files do not travel."""
+    try:
+        return msgspec.json.decode(Path(directory, LUGGAGE).read_bytes(), type=Luggage)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+
+
+def last_returned(checkpoint: str) -> str:
+    """Return the tree of a checkpoint directory that was given back or restored last, empty when none was."""
+    head, _, gang = checkpoint.rpartition("/")
+    try:
+        return Path(head, f".{gang}").read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def note_returned(checkpoint: str, tree: str) -> None:
+    """Remember which tree a checkpoint directory was last. Raises ``OSError``."""
+    head, _, gang = checkpoint.rpartition("/")
+    replace_file(f"{head}/.{gang}", tree.encode())
+
+
+def _link(work: Path, mounts: Mapping[str, str]) -> None:
+    """Put links to mounts into a working directory; what came along is never in their way."""
+    for target, source in mounts.items():
+        if not Path(source).exists():
+            raise ViewFailed(f"file_mounts: the source {source!r} is no path of this node")
+        place = work / target
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(source)

@@ -1,0 +1,39 @@
+"""Machines become nodes, ask again, and leave."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from corral.api.asked import Asked, BearerToken, answer, failing
+from corral.model.errors import Conflict
+from corral.model.ids import NodeId
+from corral.model.tenant import Role
+from corral.ports.membership import JoinAsk, Membership, Versions
+from corral.wire.v1.join import Joined, JoinRequest, Leaving, NodeName
+
+router = APIRouter(tags=["machines"])
+Joining = Annotated[Asked, Depends(BearerToken(Role.ADMIN, Role.JOIN, Role.NODE))]
+Leaver = Annotated[Asked, Depends(BearerToken(Role.ADMIN, Role.NODE))]
+
+
+def _membership(request: Request) -> Membership:
+    found: Membership | None = request.app.state.membership
+    if found is None:
+        raise Conflict("this pool is of one machine", hint="`corral head` starts one that others can join")
+    return found
+
+
+@router.post("/join", response_model=Joined, responses=failing(403, 409, 422))
+async def join(request: Request, asked: Joining, body: JoinRequest) -> Response:
+    """Let a machine in, or tell a node where everything is now."""
+    versions = Versions(body.versions.corral, body.versions.python, body.versions.ray)
+    ask = JoinAsk(node=NodeId(body.node), machine=body.machine, versions=versions, clock=body.clock)
+    return answer(Joined.of(await _membership(request).join(asked.who, ask)))
+
+
+@router.post("/nodes/{node}/leave", response_model=Leaving, responses=failing(403, 404, 409, 422))
+async def leave(request: Request, node: NodeName, asked: Leaver) -> Response:
+    """Give a node that is about to leave nothing new, and tell how many tasks it still has."""
+    return answer(Leaving(tasks=await _membership(request).leave(asked.who, NodeId(node))))

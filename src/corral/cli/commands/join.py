@@ -1,0 +1,314 @@
+"""`head`, `join`, `leave`: a pool of several machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from msgspec.structs import replace
+
+from corral.cli.commands.pool import TlsCert, TlsKey
+from corral.cli.session import Session, note, print_json
+from corral.cli.tree import Json, command
+from corral.model.errors import InvalidField, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Name = Annotated[
+    str | None, typer.Option("--name", metavar="NODE", help="Name of this machine as a node; its host name otherwise.")
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        metavar="ADDRESS",
+        help="Where other machines reach this one; the address of its way out when not given.",
+        show_default=False,
+    ),
+]
+Simulated = Annotated[
+    str | None,
+    typer.Option(
+        "--simulated",
+        metavar="MODEL",
+        help="Pretend that this machine has GPUs of this model, for example h100.",
+        show_default=False,
+    ),
+]
+GpusPerNode = Annotated[
+    int | None,
+    typer.Option("--gpus-per-node", metavar="N", min=0, max=64, help="Simulated GPUs.", show_default=False),
+]
+RayPorts = Annotated[
+    int | None,
+    typer.Option(
+        "--ray-ports",
+        metavar="FIRST",
+        min=0,
+        max=65_000,
+        help="First of 28 ports for Ray; 7430, or any free ones when those are taken (0: any).",
+        show_default=False,
+    ),
+]
+
+
+Host = Annotated[
+    str | None,
+    typer.Option(
+        "--host", metavar="ADDRESS", help="Address to listen on; the one of --address otherwise.", show_default=False
+    ),
+]
+Port = Annotated[
+    int | None,
+    typer.Option(
+        "--port", metavar="PORT", min=0, max=65535, help="Port; 7420 or a free one otherwise.", show_default=False
+    ),
+]
+GcsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--gcs-port",
+        metavar="PORT",
+        min=0,
+        max=65535,
+        help="Port of Ray's GCS; 7421 or a free one otherwise.",
+        show_default=False,
+    ),
+]
+
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="PostgreSQL database that several heads share; $CORRAL_STORE otherwise (there it may hold a password).",
+        show_default=False,
+    ),
+]
+
+Slurm = Annotated[
+    bool, typer.Option("--slurm", help="Print a batch script for sbatch whose machines join; start nothing here.")
+]
+Block = Annotated[
+    bool, typer.Option("--block", help="Stay until the node ends, and leave the pool on SIGTERM and Ctrl-C.")
+]
+
+
+@command
+def head(
+    session: Session,
+    *,
+    host: Host = None,
+    address: Address = None,
+    port: Port = None,
+    gcs_port: GcsPort = None,
+    ray_ports: RayPorts = None,
+    name: Name = None,
+    no_node: Annotated[bool, typer.Option("--no-node", help="Run no jobs on this machine.")] = False,
+    store: Store = None,
+    simulated: Simulated = None,
+    gpus_per_node: GpusPerNode = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Speak without TLS: tokens can be read on the way.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Start a pool that other machines can join, and print the command with which they do.
+
+    Without --tls-cert and --tls-key a certificate is made; the join command carries its fingerprint.
+    """
+    from corral.devices.cpu import node_facts
+    from corral.runtime.heading import start_head
+    from corral.runtime.machine import own_address
+    from corral.runtime.options import HeadOptions, PoolOptions
+
+    if no_node and (name is not None or simulated is not None or gpus_per_node is not None):
+        raise UsageError("--no-node leaves nothing to name or to simulate", hint="choose one")
+    listening = host or address or own_address()
+    reached = address or (own_address() if listening in {"0.0.0.0", "::"} else listening)  # noqa: S104 - compared
+    info = start_head(
+        PoolOptions(
+            state_dir=session.state_dir,
+            host=listening,
+            port=port,
+            nodes=None if simulated is None else 1,
+            gpus_per_node=gpus_per_node,
+            simulated=simulated,
+            tls_cert=None if tls_cert is None else Path(tls_cert).absolute(),
+            tls_key=None if tls_key is None else Path(tls_key).absolute(),
+            insecure=insecure,
+            head=HeadOptions(
+                address=reached,
+                node=None if no_node else checked_node(name or node_facts().hostname),
+                gcs_port=gcs_port,
+                ray_port_first=ray_ports,
+                store=store_url(store),
+            ),
+        )
+    )
+
+    def text() -> RenderableType:
+        from corral.cli.render.pool import started_head
+
+        return started_head(info)
+
+    session.answer(info, text, as_json=as_json)
+
+
+@command
+def join(
+    session: Session,
+    heads: Annotated[
+        str, typer.Argument(metavar="HEAD[:PORT][,HEAD...]", help="Heads of the pool.", show_default=False)
+    ],
+    *,
+    token_file: Annotated[
+        str | None,
+        typer.Option(
+            "--token-file",
+            metavar="FILE",
+            help="File with the join token; $CORRAL_JOIN_TOKEN otherwise.",
+            show_default=False,
+        ),
+    ] = None,
+    name: Name = None,
+    address: Address = None,
+    ray_ports: RayPorts = None,
+    simulated: Simulated = None,
+    gpus_per_node: GpusPerNode = None,
+    slurm: Slurm = False,
+    block: Block = False,
+    as_json: Json = False,
+) -> int:
+    """Make this machine a node of the pool of a head, and return when it is one.
+
+    The head prints the whole command, with the token that lets machines in. What speaks against joining, from another
+    release of corral, Ray or Python to a wrong clock, is said before anything is started.
+
+    Inside an allocation of Slurm the node is what Slurm gave: its CPUs, memory and GPUs. With --slurm the command
+    prints a batch script that makes all machines of an allocation nodes: corral join HEAD --slurm | sbatch --nodes 4.
+    """
+    from corral.runtime.allocation import allocation
+    from corral.runtime.joining import hold, start_node
+    from corral.runtime.jointoken import find_join_token
+    from corral.runtime.options import JoinOptions
+
+    if slurm:
+        print(pilot(heads, token_file=token_file, simulated=simulated), end="")
+        return 0
+    token = find_join_token(None if token_file is None else Path(token_file))
+    given = allocation()
+    if given is not None and simulated is not None and gpus_per_node is None:
+        gpus_per_node = len(given.devices or ())
+    options = JoinOptions(
+        state_dir=place_of(session),
+        heads=tuple(one for one in heads.split(",") if one),
+        token=token,
+        node=checked_node(name) if name is not None else None,
+        address=address,
+        ray_port_first=ray_ports,
+        simulated=simulated,
+        gpus_per_node=gpus_per_node,
+    )
+    if given is not None:
+        options = replace(
+            options,
+            node=options.node or given.node,
+            cpus_milli=given.cpus_milli,
+            memory_mib=given.memory_mib,
+            devices=given.devices,
+        )
+    info = start_node(options)
+    if as_json:
+        print_json(info)
+    else:
+        note(f"node {info.node} ({info.address}) is in the pool at {info.url}")
+    return hold(options.state_dir, info.supervisor_pid) if block else 0
+
+
+def place_of(session: Session) -> Path:
+    """Return the state directory: as it was chosen, else of the allocation of Slurm, else the usual one."""
+    import os
+
+    from corral.cli.session import STATE_DIR_VARIABLE
+    from corral.runtime.allocation import allocation, pilot_state_dir
+
+    given = allocation()
+    if given is None or session.chosen is not None or os.environ.get(STATE_DIR_VARIABLE):
+        return session.state_dir
+    return pilot_state_dir(given)
+
+
+def pilot(heads: str, *, token_file: str | None, simulated: str | None) -> str:
+    """Return the batch script of a pilot. The token stays out of it."""
+    import sys
+
+    from corral.runtime.pilot import pilot_script
+
+    join = [heads]
+    if token_file is not None:
+        join += ["--token-file", str(Path(token_file).absolute())]
+    if simulated is not None:
+        join += ["--simulated", simulated]
+    return pilot_script([sys.executable, "-P", "-m", "corral"], join)
+
+
+@command
+def leave(
+    session: Session,
+    force: Annotated[
+        bool, typer.Option("--force", "-f", help="Stop running tasks; their jobs go on elsewhere.")
+    ] = False,
+    leave_tasks: Annotated[
+        bool, typer.Option("--leave-tasks", help="Let running tasks go on; they are taken over when it joins again.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Take this machine out of its pool. The head gives it nothing more and forgets it when it is gone."""
+    if force and leave_tasks:
+        raise UsageError("--force and --leave-tasks contradict each other", hint="choose one")
+    leave_now(session, force=force, leave_tasks=leave_tasks, as_json=as_json)
+
+
+def leave_now(session: Session, *, force: bool, leave_tasks: bool, as_json: bool) -> None:
+    """Take this machine out of its pool, and say so."""
+    from corral.runtime.joining import leave as leave_pool
+
+    report = leave_pool(place_of(session), force=force, leave_tasks=leave_tasks)
+    if as_json:
+        print_json(report)
+    elif report.tasks_left:
+        note(f"this machine has left the pool; {report.tasks_left} tasks go on, as long as their leases let them")
+    else:
+        note("this machine has left the pool")
+
+
+def store_url(given: str | None) -> str | None:
+    """Return the URL of the shared database. Raises ``InvalidField`` for one that shows a password to everybody."""
+    import os
+    from urllib.parse import urlsplit
+
+    if given is not None and urlsplit(given).password:
+        raise InvalidField(
+            "everybody on this machine can read the arguments of a program",
+            field="--store",
+            hint="name a URL with a password in $CORRAL_STORE, or keep the password in ~/.pgpass",
+        )
+    return given or os.environ.get("CORRAL_STORE") or None
+
+
+def checked_node(name: str) -> str:
+    """Return the name of a node. Raises ``InvalidField``."""
+    import re
+
+    from corral.wire.v1.join import NODE_NAME
+
+    if not re.fullmatch(NODE_NAME, name):
+        raise InvalidField(
+            f"{name!r} is no name of a node: letters, digits, dots and dashes, at most 64", field="--name"
+        )
+    return name

@@ -1,0 +1,63 @@
+"""Submitting jobs, with their files where the nodes of the pool do not see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from corral.client.calls import Caller, decoded
+from corral.model.errors import FilesMissing, FilesNeeded
+
+if TYPE_CHECKING:
+    from corral.client.luggage import Luggage
+    from corral.model.ask import JobAsk
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """A job that was admitted, by its number and name."""
+
+    id: str
+    name: str
+
+
+class _Submitted(msgspec.Struct, frozen=True):
+    jobs: tuple[Admitted, ...]
+
+
+class Submitter:
+    """Submits jobs; threads may share it.
+
+    Whether files travel is learnt from the first refusal: a pool of one machine is never asked.
+    """
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._luggage: Luggage | None = None
+
+    def submit(self, jobs: Sequence[JobAsk], key: str, user: str) -> tuple[Admitted, ...]:
+        """Submit jobs together under an idempotency key."""
+        luggage = self._luggage
+        if luggage is None:
+            try:
+                return self._submit(jobs, key, user)
+            except FilesNeeded:
+                from corral.client.luggage import Luggage
+
+                luggage = self._luggage = Luggage.of(self._caller)
+        try:
+            return self._submit(luggage.packed(jobs), key, user)
+        except FilesMissing:
+            # They were there when they were asked for, and went meanwhile.
+            return self._submit(luggage.packed(jobs), key, user)
+
+    def _submit(self, jobs: Sequence[JobAsk], key: str, user: str) -> tuple[Admitted, ...]:
+        from corral.wire.request import document_of
+
+        documents = [document_of(job) for job in jobs]
+        for document in documents:
+            document.setdefault("user", user)
+        body = msgspec.json.encode({"jobs": documents})
+        reply = self._caller.call("POST", "/jobs", body=body, headers={"Idempotency-Key": key})
+        return decoded(reply.body, _Submitted).jobs

@@ -1,0 +1,51 @@
+"""``cluster.json``: where the heads and Ray's GCS are now, on every machine of a pool of several."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from corral.model.errors import StateUnusable
+
+
+class Head(msgspec.Struct, frozen=True):
+    """A machine on which a controller runs: the address of its API, and its certificate (PEM; empty without TLS)."""
+
+    url: str
+    certificate: str = ""
+
+
+class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of ``cluster.json``. It changes when another head takes over: read it when it is needed.
+
+    ``gcs`` is HOST:PORT of Ray's GCS, empty while there is none. ``heads`` begins with the one that answered last.
+    """
+
+    gcs: str
+    heads: tuple[Head, ...] = ()
+    node: str = ""
+
+
+def load_cluster(path: Path) -> ClusterFile:
+    """Read the file. Raises ``StateUnusable`` when it is missing or damaged."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ClusterFile)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise StateUnusable(f"{path} cannot be read: {error}", hint="`corral join` writes it anew") from None
+
+
+def save_cluster(path: Path, cluster: ClusterFile) -> None:
+    """Write the file: whole, or not at all. Raises ``OSError``."""
+    write_whole(path, msgspec.json.format(msgspec.json.encode(cluster), indent=2))
+
+
+def write_whole(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write a file whole, or not at all; from its first moment on it has ``mode``. Raises ``OSError``."""
+    # Several processes of a machine write the same file: each has a new one of its own.
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(data)
+    new.rename(path)

@@ -1,0 +1,86 @@
+"""What ``corral doctor`` finds out about a pool of several machines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from corral.model.errors import CorralError
+from corral.runtime.cluster import load_cluster
+from corral.runtime.launcher import running_supervisor
+from corral.runtime.machine import own_versions
+from corral.runtime.paths import StatePaths
+from corral.runtime.poolfile import PoolFile, load_pool
+from corral.runtime.raynode import answers
+from corral.runtime.rejoining import rejoin
+
+SKEW_S_MAX = 2.0
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One check: ``ok`` is ``None`` when it is information only or could not be made."""
+
+    check: str
+    ok: bool | None
+    detail: str
+    hint: str | None = None
+
+
+def role_of(paths: StatePaths) -> str:
+    """Return what the last start made this machine: local, head or node."""
+    try:
+        return load_pool(paths.pool).role
+    except CorralError:
+        return "local"
+
+
+def machines(paths: StatePaths) -> list[Finding]:
+    """Return what is found about the other machines; nothing for a pool of this machine alone."""
+    if role_of(paths) == "local":
+        return []
+    pool = load_pool(paths.pool)
+    versions = own_versions()
+    found = [Finding("versions", ok=True, detail=f"corral {versions.corral}, Ray {versions.ray}")]
+    if running_supervisor(paths) is None:
+        return found
+    checks: list[Callable[[StatePaths, PoolFile], list[Finding]]] = [_gcs]
+    if pool.role == "node":
+        checks.append(_heads)
+    for check in checks:
+        found.extend(check(paths, pool))
+    return found
+
+
+def _gcs(paths: StatePaths, pool: PoolFile) -> list[Finding]:
+    gcs = load_cluster(paths.cluster).gcs
+    if not gcs:
+        return [Finding("GCS", ok=False, detail="nobody says where it is", hint=f"see {paths.logs}")]
+    there = answers(gcs)
+    hint = f"see {paths.logs / 'gcs.log'}" if pool.role == "head" else "is its port open for this machine?"
+    return [Finding("GCS", there, f"{'answers' if there else 'no answer'} at {gcs}", None if there else hint)]
+
+
+def _heads(paths: StatePaths, pool: PoolFile) -> list[Finding]:
+    cluster = load_cluster(paths.cluster)
+    began = time.time()
+    try:
+        joined = rejoin(paths)
+    except CorralError as error:
+        return [Finding("heads", ok=False, detail=error.refusal.message, hint=error.refusal.hint)]
+    took = time.time() - began
+    # The head read its clock somewhere between the question and the answer.
+    skew = began + took / 2 - joined.clock
+    right = abs(skew) <= SKEW_S_MAX + took / 2
+    heads = ", ".join(head.url for head in load_cluster(paths.cluster).heads)
+    return [
+        Finding("heads", ok=True, detail=f"{heads}, {took * 1000:.0f} ms"),
+        Finding(
+            "node",
+            joined.connected,
+            f"{cluster.node} at {pool.address} is {'heard' if joined.connected else 'not heard'} by the pool",
+            None if joined.connected else f"see {paths.logs / 'raylet.log'} and the agent's log",
+        ),
+        Finding("clock", right, f"{skew:+.1f} s from the head's", None if right else "let NTP set both"),
+    ]

@@ -1,0 +1,57 @@
+"""The join token as people carry it: a secret, and the fingerprints of the heads' certificates.
+
+``corral_join_SECRET.FINGERPRINT[.FINGERPRINT ...]``; without a fingerprint the head is spoken to without TLS.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from corral.model.errors import InvalidField, MissingField
+
+VARIABLE = "CORRAL_JOIN_TOKEN"
+_SECRET = re.compile(r"corral_[A-Za-z0-9_-]{20,100}")
+_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
+
+
+class JoinToken(msgspec.Struct, frozen=True):
+    """A secret for ``POST /v1/join`` and the fingerprints (SHA-256, hex) of the certificates that may answer."""
+
+    secret: str
+    fingerprints: tuple[str, ...]
+
+    def text(self) -> str:
+        """Return it as one word."""
+        return ".".join((self.secret, *self.fingerprints))
+
+
+def parse_join_token(text: str) -> JoinToken:
+    """Return the token that a text is. Raises ``InvalidField``; the message never holds the text."""
+    secret, *fingerprints = text.strip().split(".")
+    if not _SECRET.fullmatch(secret) or not all(_FINGERPRINT.fullmatch(one) for one in fingerprints):
+        raise InvalidField(
+            "the join token is damaged: it is one word, corral_join_..., as `corral head` printed it",
+            hint="`corral token join` on the head prints it again",
+        )
+    return JoinToken(secret, tuple(fingerprints))
+
+
+def find_join_token(file: Path | None, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the text of the join token from a file, else from the environment. Raises ``MissingField``."""
+    if file is not None:
+        try:
+            return file.read_text(encoding="ascii").strip()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "it is no text"
+            raise InvalidField(f"cannot read {file}: {reason.lower()}", field="--token-file") from None
+    text = environment.get(VARIABLE, "").strip()
+    if not text:
+        raise MissingField(
+            "there is no join token", field=VARIABLE, hint="`corral token join` on the head prints the whole command"
+        )
+    return text

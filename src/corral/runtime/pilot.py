@@ -1,0 +1,31 @@
+"""The batch script of a pilot: an allocation of Slurm whose machines join a pool for as long as it lasts."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+LEAVE_S = 120
+"""How long before its time limit a pilot leaves the pool."""
+
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name=corral
+#SBATCH --ntasks-per-node=1
+#SBATCH --signal=B:TERM@{leave_s}
+# Every machine of this allocation joins the pool, with the CPUs, memory and GPUs that Slurm gives. The join token comes
+# from the environment in which sbatch is called (CORRAL_JOIN_TOKEN). Before the time limit, and on
+# `scancel --batch --signal=TERM JOB`, they leave: their tasks go on elsewhere.
+set -u
+on_every_node() {{
+    srun --overlap --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE" --cpu-bind=none --kill-on-bad-exit=0 "$@"
+}}
+trap 'on_every_node {corral} leave --force' TERM
+on_every_node {corral} join {join} --block &
+while [ -n "$(jobs -pr)" ]; do wait; done
+"""
+
+
+def pilot_script(corral: Sequence[str], join: Sequence[str]) -> str:
+    """Return the script. ``corral`` is how the command is started on the machines, ``join`` its arguments."""
+    return SCRIPT.format(corral=shlex.join(corral), join=shlex.join(join), leave_s=LEAVE_S)

@@ -1,0 +1,229 @@
+"""Trees on the disk: from a directory to its tree, and from a tree to a directory.
+
+A file that changes while it is read never becomes a wrong blob: what is sent is what was hashed, or the reading begins
+anew. Nothing is ever written through a symbolic link of a tree: :mod:`corral.wire.trees` refuses such trees, and every
+file is new under its name.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import sha256
+from typing import NamedTuple
+
+from corral.model.errors import FilesTooLarge
+from corral.wire.trees import CHUNK_BYTES, ENTRIES_MAX, Entry, Kind, Tree, tree_of
+
+MIB = 1 << 20
+KEPT_BYTES = 64 * MIB
+"""So much of what was hashed stays in memory: most directories are read once."""
+
+Ignored = Callable[[bytes, bool], bool]
+"""Whether the entry at a relative path (a directory or not) is left out."""
+
+
+class Found(NamedTuple):
+    """An entry of a directory: its path in the tree and on the disk; ``stamp`` changes when its content may have."""
+
+    path: bytes
+    kind: Kind
+    source: bytes
+    executable: bool = False
+    size: int = 0
+    target: bytes = b""
+    stamp: tuple[int, int] = (0, 0)
+
+
+class Changed(Exception):
+    """A file is not what it was when it was hashed; its path."""
+
+
+class _Place(NamedTuple):
+    source: bytes
+    offset: int
+    length: int
+
+
+class Gathered(NamedTuple):
+    """A tree of files on this disk, and where each of its chunks is."""
+
+    tree: Tree
+    places: Mapping[str, _Place]
+    kept: Mapping[str, bytes]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Return the size of every blob, in bytes: chunks first, the root last."""
+        chunks = {name: place.length for name, place in self.places.items()}
+        return chunks | {name: len(blob) for name, blob in self.tree.blobs.items()}
+
+    def read(self, name: str) -> bytes:
+        """Return a blob. Raises :class:`Changed` or ``OSError``."""
+        blob = self.tree.blobs.get(name) or self.kept.get(name)
+        if blob is not None:
+            return blob
+        place = self.places[name]
+        with open(place.source, "rb") as file:  # noqa: PTH123 - paths are bytes
+            file.seek(place.offset)
+            blob = file.read(place.length)
+        if sha256(blob).hexdigest() != name:
+            raise Changed(os.fsdecode(place.source))
+        return blob
+
+
+def nothing_ignored(_path: bytes, _is_directory: bool) -> bool:  # noqa: FBT001 - an Ignored
+    """Leave nothing out."""
+    return False
+
+
+def scan(
+    directory: str | bytes, *, bytes_max: int, ignored: Ignored = nothing_ignored, what: str = "the directory"
+) -> list[Found]:
+    """Return what is in a directory: files, directories and symbolic links; sockets, pipes and devices are left out.
+
+    ``what`` names it in ``FilesTooLarge``, which is raised as soon as its files are more than ``bytes_max`` or its
+    entries too many. Raises ``OSError`` where it cannot be read.
+    """
+    found: list[Found] = []
+    total = 0
+    waiting = [(os.fsencode(directory), b"")]
+    while waiting:
+        here, prefix = waiting.pop()
+        with os.scandir(here) as entries:
+            for entry in entries:
+                path = prefix + entry.name
+                one = found_entry(path, entry.path)
+                if one is None or ignored(path, one.kind is Kind.DIRECTORY):
+                    continue
+                found.append(one)
+                total += one.size
+                if one.kind is Kind.DIRECTORY:
+                    waiting.append((entry.path, path + b"/"))
+                if total > bytes_max:
+                    raise FilesTooLarge(f"{what} holds more than {bytes_max / MIB:,.0f} MiB")
+                if len(found) > ENTRIES_MAX:
+                    raise FilesTooLarge(f"{what} has more than {ENTRIES_MAX:,} entries")
+    return found
+
+
+def _of_status(path: bytes, source: bytes, status: os.stat_result) -> Found | None:
+    if stat.S_ISDIR(status.st_mode):
+        return Found(path, Kind.DIRECTORY, source)
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    executable = bool(status.st_mode & stat.S_IXUSR)
+    stamp = (status.st_mtime_ns, status.st_ino)
+    return Found(path, Kind.FILE, source, executable, status.st_size, stamp=stamp)
+
+
+def found_entry(path: bytes, source: str | bytes, *, follow: bool = False) -> Found | None:
+    """Return one file, directory or link (``follow``: what it leads to) as an entry of a tree.
+
+    ``None`` when nothing is there, or a socket, pipe or device. Raises ``OSError``.
+    """
+    place = os.fsencode(source)
+    try:
+        status = os.stat(place, follow_symlinks=follow)  # noqa: PTH116 - bytes
+        if stat.S_ISLNK(status.st_mode):
+            return Found(path, Kind.LINK, place, target=os.readlink(place))  # noqa: PTH115 - bytes
+    except FileNotFoundError:
+        return None
+    return _of_status(path, place, status)
+
+
+def gather(found: Iterable[Found]) -> Gathered:
+    """Read and hash what was found. A file that is gone meanwhile is left out. Raises ``OSError``."""
+    entries: list[Entry] = []
+    places: dict[str, _Place] = {}
+    kept: dict[str, bytes] = {}
+    room = KEPT_BYTES
+    for one in found:
+        if one.kind is not Kind.FILE:
+            entries.append(Entry(one.path, one.kind, target=one.target))
+            continue
+        digests: list[bytes] = []
+        size = 0
+        try:
+            for chunk in _chunks(one.source):
+                digest = sha256(chunk)
+                digests.append(digest.digest())
+                name = digest.hexdigest()
+                if name not in places:
+                    places[name] = _Place(one.source, size, len(chunk))
+                    if len(chunk) <= room:
+                        kept[name] = chunk
+                        room -= len(chunk)
+                size += len(chunk)
+        except FileNotFoundError:
+            continue
+        entries.append(Entry(one.path, one.kind, one.executable, size, tuple(digests)))
+    tree = tree_of(entries)
+    return Gathered(tree, {name: places[name] for name in tree.chunks}, kept)
+
+
+def _chunks(source: bytes) -> Iterator[bytes]:
+    """Yield a file's chunks: all of 4 MiB, but for the last."""
+    with open(source, "rb", buffering=0) as file:  # noqa: PTH123 - paths are bytes
+        while True:
+            parts: list[bytes] = []
+            wanted = CHUNK_BYTES
+            while wanted and (part := file.read(wanted)):
+                parts.append(part)
+                wanted -= len(part)
+            if parts:
+                yield b"".join(parts)
+            if wanted:
+                return
+
+
+def lay(
+    entries: Iterable[Entry], directory: str | bytes, write: Callable[[Entry, int], None], *, replace: bool = False
+) -> None:
+    """Make the entries of a tree in a directory that is there.
+
+    ``write`` writes a file's content into an open descriptor. With ``replace`` what is there under the same names goes,
+    file by file and at once; without it the directory must be empty. Raises ``OSError``, and what ``write`` raises.
+    """
+    base = os.fsencode(directory)
+    for entry in entries:
+        path = base + b"/" + entry.path
+        if entry.kind is Kind.DIRECTORY:
+            _make_directory(path, replace=replace)
+            continue
+        new = path if not replace else b"%s/.corral-%d.new" % (os.path.dirname(path), os.getpid())  # noqa: PTH120
+        if entry.kind is Kind.LINK:
+            if replace:
+                _unlink(new)
+            os.symlink(entry.target, new)  # noqa: PTH211 - bytes
+        else:
+            _make_file(entry, new, write, replace=replace)
+        if replace:
+            os.rename(new, path)  # noqa: PTH104 - bytes
+
+
+def _make_directory(path: bytes, *, replace: bool) -> None:
+    try:
+        os.mkdir(path)  # noqa: PTH102 - bytes
+    except FileExistsError:
+        if not replace or not os.path.isdir(path):  # noqa: PTH112 - bytes
+            raise
+
+
+def _make_file(entry: Entry, path: bytes, write: Callable[[Entry, int], None], *, replace: bool) -> None:
+    mode = 0o777 if entry.executable else 0o666
+    if replace:
+        _unlink(path)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        write(entry, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unlink(path: bytes) -> None:
+    try:
+        os.unlink(path)  # noqa: PTH108 - bytes
+    except FileNotFoundError:
+        return

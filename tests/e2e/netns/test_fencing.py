@@ -1,0 +1,104 @@
+"""Machines are lost in every way, and no two incarnations of an exclusive task ever run at the same time.
+
+The tasks say so themselves, before a witness that no fault reaches.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from bench.machines import Machines
+from tests.e2e.netns.crowd import (
+    AGAIN_OVER_LEASE_S,
+    AGAIN_PROOF_S,
+    AGAIN_UNFENCED_S,
+    BUSY,
+    DETECT_S,
+    LEASE_S,
+    START_S,
+    Crowd,
+)
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("netns")]
+
+
+def test_cut_off_tasks_stop_in_time_even_under_a_stopped_shim(five: Machines, crowd: Crowd) -> None:
+    one, two = five.hosts["n1"], five.hosts["n2"]
+    crowd.start("cut", "n1", lease=LEASE_S)
+    crowd.start("unfenced", "n1", fencing="none")
+    frozen = crowd.start("frozen", "n2", lease=LEASE_S)
+    shim, program = five.shim("n2", f"{frozen.id}.0.0.1")
+    os.kill(shim, signal.SIGSTOP)
+    since = time.time()
+    one.cut()
+    two.cut()
+    try:
+        detected = crowd.await_state("n1", "suspect", "lost")
+        again = crowd.await_again(["cut", "unfenced", "frozen"], since)
+        assert crowd.never_twice("cut", "frozen")
+        assert crowd.states()["n1"] == "lost"
+        assert crowd.lives("unfenced", 1) or crowd.lives("unfenced", 1), "what is not fenced goes on without contact"
+    finally:
+        one.mend()
+        two.mend()
+    for node in ("n1", "n2"):
+        crowd.await_state(node, "up")
+    # The ghosts are gone: the frozen ones were not thawed, and the one that went on was stopped.
+    crowd.await_no_tasks("n1")
+    crowd.await_no_tasks("n2")
+    assert program not in five.hosts["n2"].processes()
+    assert crowd.never_twice("cut", "frozen")
+    assert detected <= DETECT_S * BUSY
+    assert again["unfenced"] <= AGAIN_UNFENCED_S * BUSY
+    assert max(again["cut"], again["frozen"]) <= LEASE_S + AGAIN_OVER_LEASE_S * BUSY
+
+
+def test_neither_a_stopped_agent_nor_a_paused_machine_lets_a_task_run_twice(five: Machines, crowd: Crowd) -> None:
+    crowd.start("alone", "n3", lease=LEASE_S)
+    crowd.start("paused", "n4", lease=LEASE_S)
+    agent, since = five.agent("n3"), time.time()
+    os.kill(agent, signal.SIGSTOP)
+    five.hosts["n4"].pause()
+    try:
+        again = crowd.await_again(["alone", "paused"], since)
+        assert crowd.never_twice("alone", "paused")
+    finally:
+        os.kill(agent, signal.SIGCONT)
+        five.hosts["n4"].resume()
+    for node in ("n3", "n4"):
+        crowd.await_state(node, "up")
+        crowd.await_no_tasks(node)
+    assert crowd.never_twice("alone")
+    # A machine that hangs as a whole cannot look at its clock: its tasks go on for a moment before they are frozen.
+    assert crowd.overlap_s("paused") <= 1.0
+    assert max(again.values()) <= LEASE_S + AGAIN_OVER_LEASE_S * BUSY
+
+
+def test_a_machine_that_was_switched_off_and_on_proves_that_its_tasks_are_dead(five: Machines, crowd: Crowd) -> None:
+    crowd.start("proven", "n1", lease=600)
+    since = time.time()
+    five.hosts["n1"].kill()
+    five.hosts["n1"].start()
+    five.start_node("n1")
+    again = crowd.await_again(["proven"], since)
+    assert crowd.never_twice("proven")
+    assert again["proven"] <= AGAIN_PROOF_S * BUSY
+
+
+def test_a_killed_shim_moves_its_task_and_a_killed_agent_does_not(five: Machines, crowd: Crowd) -> None:
+    moves = crowd.start("moves", "n2", lease=600)
+    crowd.start("stays", "n3", lease=LEASE_S)
+    before, since = five.agent("n3"), time.time()
+    os.kill(before, signal.SIGKILL)
+    os.kill(five.shim("n2", f"{moves.id}.0.0.1")[0], signal.SIGKILL)
+    again = crowd.await_again(["moves"], since)
+    assert again["moves"] <= AGAIN_PROOF_S * BUSY
+    wait_until(lambda: five.named("n3", "corral.runtime.agent") not in ([], [before]), START_S, what="another agent")
+    # Longer than its lease: the new agent renews it.
+    assert crowd.outlives("stays", LEASE_S + 2)
+    assert crowd.never_twice("moves", "stays")
