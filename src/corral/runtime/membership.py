@@ -23,6 +23,7 @@ from corral.runtime.tokens import node_label, node_of
 
 SKEW_S_MAX = 2.0
 FORGET_EVERY_S = 1.0
+SILENT_LOOKS = 3
 FORGET_S = 600.0
 """How long a node that left is watched before it is for an administrator to forget."""
 
@@ -118,14 +119,17 @@ class PoolMembership:
         return 0 if found is None else len(found.gangs)
 
     async def _forget(self, node: NodeId) -> None:
-        """Forget a node that leaves once it is lost and has no task, unless it stays, or comes back, or is gone."""
+        """Forget a node that leaves once it is silent and has no task, unless it stays, or comes back, or is gone."""
+        silent = 0
         for _ in range(int(FORGET_S / FORGET_EVERY_S)):
             await asyncio.sleep(FORGET_EVERY_S)
             try:
                 found = await self._node(node)
                 if found is None or found.cordon_reason != LEFT:
                     return
-                if found.state == "lost" and not found.gangs:
+                # Its agent may be starting anew, to tell that no task is left.
+                silent = 0 if node in self._connected() or found.gangs else silent + 1
+                if silent == SILENT_LOOKS:
                     await self._registry.remove_node(_SELF, node)
                     return
             except CorralError as error:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from corral.control.access import digest_of
 from corral.model.errors import ClockSkew, Forbidden, NodeNameTaken, VersionMismatch
-from corral.model.ids import DEFAULT_TENANT, NodeId, TenantId
+from corral.model.ids import DEFAULT_TENANT, GangKey, JobId, NodeId, TenantId
 from corral.model.report import NodeReport
 from corral.model.resources import Amount, NodeSpec
 from corral.model.tenant import Role, Token
@@ -179,11 +179,27 @@ async def test_a_node_that_leaves_gets_nothing_new_and_is_forgotten_when_it_is_g
     pool.registry.add(N1)
     assert await pool.membership.leave(pool.bearer(), N1) == 0
     assert (pool.registry.known[N1].cordoned, pool.registry.known[N1].cordon_reason) == (True, LEFT)
-    pool.registry.known[N1] = replace(pool.registry.known[N1], state="lost")
     (watching,) = pool.membership._watching.values()
     async with asyncio.timeout(10):
         await watching
     assert pool.registry.known == {}
+
+
+@in_a_loop
+async def test_a_node_that_leaves_is_not_forgotten_while_it_is_heard_or_has_tasks(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership, "FORGET_EVERY_S", 0.001)
+    monkeypatch.setattr(membership, "FORGET_S", 0.02)
+    await pool.membership.join(JOINER, pool.asked())
+    for heard, gangs in ((frozenset({N1}), ()), (frozenset(), (GangKey(JobId("7"), 0),))):
+        pool.connected = heard
+        pool.registry.add(N1, gangs=gangs)
+        assert await pool.membership.leave(pool.bearer(), N1) == len(gangs)
+        (watching,) = pool.membership._watching.values()
+        async with asyncio.timeout(10):
+            await watching
+        assert N1 in pool.registry.known
 
 
 @in_a_loop
@@ -195,7 +211,6 @@ async def test_a_node_that_comes_back_stays_and_gets_work_again(pool: Pool, monk
     (watching,) = pool.membership._watching.values()
     await pool.membership.join(JOINER, pool.asked())
     assert not pool.registry.known[N1].cordoned
-    pool.registry.known[N1] = replace(pool.registry.known[N1], state="lost")
     async with asyncio.timeout(10):
         await watching
     assert N1 in pool.registry.known
