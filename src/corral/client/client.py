@@ -108,23 +108,13 @@ class Client:
         return self.submit_all([job], idempotency_key=idempotency_key)[0]
 
     def submit_all(self, jobs: Sequence[JobAsk], *, idempotency_key: str | None = None) -> list[JobHandle]:
-<<<<<<< HEAD
         """Submit jobs together: all are admitted or none; ``after`` may name others of them.
 
         Raises ``InvalidField`` for a job's own proposer that is surely not to be found in its ``workdir``.
         """
-        from corral.wire.request import document_of
-
         for job in jobs:
             if job.appmaster is not None:
                 _check_proposer(job.appmaster, job.workdir)
-        documents = [document_of(job) for job in jobs]
-        user = user_name()
-        for document in documents:
-            document.setdefault("user", user)
-=======
-        """Submit jobs together: all are admitted or none; ``after`` may name others of them."""
->>>>>>> hub/main
         key = idempotency_key or os.urandom(16).hex()
         if not key.isascii() or not key.isprintable():
             raise UsageError("an idempotency key must be printable ASCII")
