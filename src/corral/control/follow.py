@@ -131,6 +131,10 @@ class LogSource:
             yield chunk
             offset = chunk.offset + len(chunk.data)
 
+    async def came_back(self, task: TaskKey, incarnation: int) -> bool:
+        """Return whether any of a log came back."""
+        return self._files is not None and await self._files.read_log(task, incarnation, 0, 0) is not None
+
     async def here(self, task: TaskKey, incarnation: int, offset: int) -> AsyncIterator[LogChunk]:
         """Yield what came back."""
         while self._files is not None:
@@ -200,7 +204,7 @@ async def _one_log(
             if chunk.complete:
                 return
         if not follow or not part.may_write(incarnation):
-            if away is not None and not any_read:
+            if away is not None and not any_read and not await source.came_back(task, incarnation):
                 raise away
             return
         await asyncio.sleep(LOG_APPEARS_S if away is None else LOG_AWAY_S)

@@ -27,7 +27,7 @@ from sqlalchemy import (
     text,
 )
 
-REVISIONS: Final = ("0001", "0002")
+REVISIONS: Final = ("0001", "0002", "0003")
 """Every schema revision of every release, oldest first; the last is what this code reads and writes."""
 
 HEAD: Final = REVISIONS[-1]
@@ -161,3 +161,28 @@ usage_hours = Table(
     PrimaryKeyConstraint("tenant", "hour", name="usage_hours_pkey"),
 )
 Index("usage_hours_hour", usage_hours.c.hour)
+
+# Used where several controllers share the database; one alone keeps files in directories.
+blobs = Table(
+    "blobs",
+    metadata,
+    Column("name", Text, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("used_at", Float, nullable=False),
+    PrimaryKeyConstraint("name", name="blobs_pkey"),
+)
+Index("blobs_used", blobs.c.used_at)
+
+log_pieces = Table(
+    "log_pieces",
+    metadata,
+    Column("task", Text, nullable=False),
+    Column("incarnation", Integer, nullable=False),
+    Column("begins", BigInteger, nullable=False),
+    Column("ends", BigInteger, nullable=False),
+    Column("complete", Boolean(create_constraint=False), nullable=False),
+    Column("added_at", Float, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("task", "incarnation", "begins", name="log_pieces_pkey"),
+)
+Index("log_pieces_added", log_pieces.c.added_at)

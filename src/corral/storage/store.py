@@ -32,6 +32,7 @@ from corral.storage.schema import (
     snapshots,
     usage_hours,
 )
+from corral.storage.sqlfiles import SqlBlobs, SqlLogs
 
 _log = logging.getLogger(__name__)
 _SNAPSHOTS_KEPT: Final = 2
@@ -102,6 +103,14 @@ class SqlStore:
         self._writer: Connection | None = None
         self.leaders = SqlLeaderStore(backend, self._connected)
         """Who leads, as ``corral.ports.leadership.LeaderStore``."""
+
+    def blobs(self) -> SqlBlobs:
+        """Return the blobs in this database."""
+        return SqlBlobs(self._backend, self._connected)
+
+    def logs(self, bytes_max: int) -> SqlLogs:
+        """Return the logs in this database; of each about the last ``bytes_max`` bytes are kept."""
+        return SqlLogs(self._backend, self._connected, bytes_max)
 
     @property
     def name(self) -> str:

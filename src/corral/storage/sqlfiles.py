@@ -1,0 +1,162 @@
+"""Blobs and logs in the database, for pools whose controllers share nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import Connection, Engine, delete, func, select, update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from corral.model.files import LogPiece
+from corral.model.ids import TaskKey
+from corral.ports.engine import LogChunk
+from corral.storage.schema import blobs, log_pieces
+from corral.wire.trees import name_of
+
+if TYPE_CHECKING:
+    from corral.storage.store import Backend
+
+_FRESH_S: Final = 60.0
+"""A blob that was used less long ago is not marked as used again."""
+
+_NAMES_TOGETHER: Final = 500
+_ROWS_TOGETHER: Final = 500
+
+
+class _Tables:
+    """Short transactions on connections of their own: the journal's writer is never waited for."""
+
+    def __init__(self, backend: Backend, engine: Callable[[], Engine]) -> None:
+        self._backend = backend
+        self._engine = engine
+
+    @contextmanager
+    def _writing(self, doing: str) -> Iterator[Connection]:
+        try:
+            with self._engine().connect() as plain:
+                connection = self._backend.writes(plain)
+                with connection.begin():
+                    yield connection
+        except (DBAPIError, PoolTimeout) as error:
+            raise self._backend.fault(error, doing) from error
+
+    @contextmanager
+    def _reading(self, doing: str) -> Iterator[Connection]:
+        try:
+            with self._engine().connect() as plain:
+                yield self._backend.reads(plain)
+        except (DBAPIError, PoolTimeout) as error:
+            raise self._backend.fault(error, doing) from error
+
+
+class SqlBlobs(_Tables):
+    """Implements ``ports.files.BlobStore``."""
+
+    def put(self, blobs_: Sequence[bytes]) -> None:
+        """Keep blobs durably."""
+        named = {name_of(blob): blob for blob in blobs_}
+        for name in self.missing(named):
+            now = time.time()
+            statement = self._backend.insert(blobs).values(name=name, data=named[name], used_at=now)
+            with self._writing("keep files in") as connection:
+                connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"used_at": now}))
+
+    def get(self, names: Sequence[str]) -> list[bytes | None]:
+        """Return blobs, ``None`` for those that are not there."""
+        found: list[bytes | None] = []
+        with self._reading("read files in") as connection:
+            for name in names:
+                data = connection.scalar(select(blobs.c.data).where(blobs.c.name == name))
+                found.append(None if data is None else bytes(data))
+        return found
+
+    def missing(self, names: Collection[str]) -> set[str]:
+        """Return those that are not there; mark the others as used."""
+        absent = set(names)
+        listed, now = sorted(absent), time.time()
+        for start in range(0, len(listed), _NAMES_TOGETHER):
+            some = blobs.c.name.in_(listed[start : start + _NAMES_TOGETHER])
+            with self._writing("look for files in") as connection:
+                absent.difference_update(connection.scalars(select(blobs.c.name).where(some)))
+                used = update(blobs).where(some, blobs.c.used_at < now - _FRESH_S).values(used_at=now)
+                connection.execute(used)
+        return absent
+
+    def sweep(self, unused_since: float) -> int:
+        """Delete what was not used since a time, a few at a time: nobody waits long for a lock."""
+        gone = 0
+        while True:
+            old = select(blobs.c.name).where(blobs.c.used_at < unused_since).limit(_ROWS_TOGETHER)
+            with self._writing("delete files in") as connection:
+                # Once more, for it may have been used since it was looked for.
+                statement = delete(blobs).where(blobs.c.name.in_(old), blobs.c.used_at < unused_since)
+                count = connection.execute(statement).rowcount
+            gone += count
+            if not count:
+                return gone
+
+    def close(self) -> None:
+        """Leave the database to the store."""
+
+
+class SqlLogs(_Tables):
+    """Implements ``ports.files.LogStore``. Of each log about the last ``bytes_max`` are kept."""
+
+    def __init__(self, backend: Backend, engine: Callable[[], Engine], bytes_max: int) -> None:
+        super().__init__(backend, engine)
+        self._bytes_max = bytes_max
+
+    def append(self, piece: LogPiece) -> int:
+        """Add a piece and return the offset of the end of what is kept."""
+        mine = (log_pieces.c.task == str(piece.task), log_pieces.c.incarnation == piece.incarnation)
+        with self._writing("keep logs in") as connection:
+            end = connection.scalar(select(func.max(log_pieces.c.ends)).where(*mine))
+            if end is None or piece.offset > end:
+                connection.execute(delete(log_pieces).where(*mine))
+                end = piece.offset
+            data = piece.data[end - piece.offset :]
+            if data or piece.complete:
+                row = {"ends": end + len(data), "complete": piece.complete, "added_at": time.time(), "data": data}
+                key = {"task": str(piece.task), "incarnation": piece.incarnation, "begins": end}
+                statement = self._backend.insert(log_pieces).values(**key, **row)
+                connection.execute(statement.on_conflict_do_update(index_elements=list(key), set_=row))
+                end += len(data)
+            connection.execute(delete(log_pieces).where(*mine, log_pieces.c.ends < end - self._bytes_max))
+            return int(end)
+
+    def read(self, task: TaskKey, incarnation: int, offset: int, limit: int) -> LogChunk | None:
+        """Return up to ``limit`` bytes from ``offset`` on, ``None`` when there is no such log."""
+        columns = (log_pieces.c.begins, log_pieces.c.ends, log_pieces.c.complete, log_pieces.c.data)
+        mine = (log_pieces.c.task == str(task), log_pieces.c.incarnation == incarnation)
+        later = select(*columns).where(*mine, log_pieces.c.ends >= offset).order_by(log_pieces.c.begins)
+        first, data, complete = max(offset, 0), bytearray(), False
+        with self._reading("read logs in") as connection:
+            if connection.scalar(select(log_pieces.c.begins).where(*mine).limit(1)) is None:
+                return None
+            with connection.execution_options(yield_per=8).execute(later) as rows:
+                for row in rows:
+                    if not data:
+                        first = max(first, row.begins)
+                    data += bytes(row.data)[max(0, first - row.begins) :]
+                    complete = row.complete and len(data) <= limit
+                    if len(data) > limit:
+                        break
+        return LogChunk(first, bytes(data[:limit]), complete)
+
+    def sweep(self, unused_since: float) -> int:
+        """Delete logs that nothing was added to since a time."""
+        key = (log_pieces.c.task, log_pieces.c.incarnation)
+        old = select(*key).group_by(*key).having(func.max(log_pieces.c.added_at) < unused_since)
+        gone = 0
+        with self._reading("look for logs in") as connection:
+            found = connection.execute(old).all()
+        for task, incarnation in found:
+            with self._writing("delete logs in") as connection:
+                mine = (log_pieces.c.task == task, log_pieces.c.incarnation == incarnation)
+                connection.execute(delete(log_pieces).where(*mine))
+            gone += 1
+        return gone
