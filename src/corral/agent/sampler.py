@@ -86,23 +86,26 @@ class DeviceSampler:
         return waiting
 
     def states(self, expected: Sequence[DeviceSpec]) -> tuple[DeviceState, ...]:
-        """Return the newest state of every expected device, ``unknown`` where there is none or the driver hangs."""
+        """Return the newest state of every expected device, ``unknown`` where there is none or the driver hangs.
+
+        One that the driver did not list in a look without fault is failed: it fell off the bus.
+        """
         known: dict[DeviceId, DeviceState] = {}
-        missing = "not looked at yet"
+        missing, health = "not looked at yet", Health.UNKNOWN
         if self.last is not None:
             known = {state.uuid: state for state in self.last.states}
-            missing = self.last.fault or "the driver does not know it"
+            missing = self.last.fault or "the driver does not list it any more"
+            health = Health.UNKNOWN if self.last.fault is not None else Health.FAILED
         silent_s = 0.0 if self._busy_since is None else time.monotonic() - self._busy_since
         if silent_s > HANGING_S:
             missing = f"the driver has not answered for {silent_s:.0f} s"
+            health = Health.UNKNOWN
             # A device that failed before is not better because nobody answers.
             known = {
                 uuid: state if state.health is Health.FAILED else replace(state, health=Health.UNKNOWN, detail=missing)
                 for uuid, state in known.items()
             }
-        return tuple(
-            known.get(spec.uuid) or DeviceState(spec.uuid, Health.UNKNOWN, detail=missing) for spec in expected
-        )
+        return tuple(known.get(spec.uuid) or DeviceState(spec.uuid, health, detail=missing) for spec in expected)
 
     def _begin(self) -> None:
         self._current, self._next = self._next, None

@@ -11,9 +11,8 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import assert_never
-
-import msgspec
 
 from corral.agent import adoption, cgroup, processes, taskdir
 from corral.agent.affinity import CpuChooser
@@ -21,6 +20,7 @@ from corral.agent.config import AgentConfig
 from corral.agent.core import AgentCore, Identity
 from corral.agent.courier import Courier
 from corral.agent.depot import Depot
+from corral.agent.expected import ExpectedDevices
 from corral.agent.giving import Giver
 from corral.agent.inputs import (
     Beat,
@@ -55,8 +55,8 @@ BEAT_S = 1.0
 DISCOVERY_PATIENCE_S = 5.0
 REMOVE_PER_BEAT = 200
 SHARDS_MAX = 10_000
-DEVICES_NAME = "devices-found.json"
 EPOCH_NAME = "epoch"
+MACHINE_NAME = "machine-id"
 ACKNOWLEDGED_NAME = "acknowledged"
 MIB = 1 << 20
 
@@ -100,6 +100,7 @@ class Shell:
             on_lost=lambda: self._tell(Disconnected()),
         )
         self._core: AgentCore | None = None
+        self._expected = ExpectedDevices(config.node_dir, pretended=config.simulated)
         self._retention = Retention(config.node_dir / ACKNOWLEDGED_NAME, config.tasks_kept, config.tasks_kept_s)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -177,24 +178,19 @@ class Shell:
     # ---- devices ---------------------------------------------------------------------------------------------------
 
     async def _discover(self) -> tuple[DeviceSpec, ...]:
-        """Return the node's devices: those found now or, while the driver hangs, those found the last time."""
+        """Return the node's devices: those found now and on this boot; while the driver hangs, only the latter."""
         if self._sampler.last is not None:
-            return self._sampler.last.devices
-        cache = self._config.node_dir / DEVICES_NAME
+            return self._expected.take(self._sampler.last.devices)
         try:
             look = await asyncio.wait_for(asyncio.shield(self._sampler.request()), DISCOVERY_PATIENCE_S)
         except TimeoutError:
             look = None
             _log.error("the device driver has not answered for %.0f s", DISCOVERY_PATIENCE_S)
         if look is not None and look.fault is None:
-            taskdir.replace_file(str(cache), msgspec.json.encode(look.devices))
-            return look.devices
+            return self._expected.take(look.devices)
         if look is not None:
             _log.error("devices cannot be found: %s", look.fault)
-        try:
-            return msgspec.json.decode(cache.read_bytes(), type=tuple[DeviceSpec, ...])
-        except (FileNotFoundError, msgspec.MsgspecError):
-            return look.devices if look is not None else ()
+        return self._expected.known or (look.devices if look is not None else ())
 
     def _identity(self, devices: tuple[DeviceSpec, ...]) -> Identity:
         self._preparer.vendors = {device.uuid: device.vendor for device in devices}
@@ -209,16 +205,24 @@ class Shell:
             rack=config.rack,
             simulated=config.simulated,
             incarnation=f"{processes.boot_id()}:{processes.process_space()}",
+            machine=self._machine(),
         )
         return Identity(spec, os.getpid(), config.supervisor_start)
+
+    def _machine(self) -> str:
+        """Return what tells this machine apart, empty in a pool of one machine."""
+        try:
+            return Path(self._config.state_dir, MACHINE_NAME).read_text().strip()
+        except OSError:
+            return ""
 
     def _on_look(self, look: Look) -> None:
         if self._core is None:
             return
-        if look.fault is None and look.devices != self._core.identity.spec.devices:
+        devices = self._expected.take(look.devices) if look.fault is None else ()
+        if look.fault is None and devices != self._core.identity.spec.devices:
             _log.warning("the node has other devices than it said: introducing it anew")
-            taskdir.replace_file(f"{self._config.node_dir}/{DEVICES_NAME}", msgspec.json.encode(look.devices))
-            self._core.identity = self._identity(look.devices)
+            self._core.identity = self._identity(devices)
             self._link.reconnect()
         self._releases.observe(look)
         self._observe()

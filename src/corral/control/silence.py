@@ -78,6 +78,9 @@ class Silence:
                     self._liveness.lose_task(now, name, job.task_key(gang.index, task.rank), gang.incarnation)
         # A lost node with nothing on it need not be proven dead.
         wanted = not node.lost or (leases and self._book.state.held[name].gangs)
+        if contact.other_machine:
+            # What the engine reaches under that name is not the machine whose tasks are to be proven dead.
+            return
         if wanted and not contact.fencing and on >= contact.fence_on:
             contact.fencing, contact.fence_stale = True, False
             self._book.fence(name)
@@ -91,7 +94,7 @@ class Silence:
     def fenced(self, now: float, answer: Fenced) -> None:
         """The engine or a power switch proved (or could not prove) that nothing of a silent node runs."""
         contact = self._book.observed.contact(answer.node)
-        proven = answer.proven and not contact.fence_stale
+        proven = answer.proven and not contact.fence_stale and not contact.other_machine
         contact.fencing, contact.fence_stale = False, False
         node = self._book.state.nodes.get(answer.node)
         if contact.answering or node is None:

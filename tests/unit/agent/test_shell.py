@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
+from pathlib import Path
 
-from corral.agent import processes, shell
+from corral.agent import processes
 from corral.agent.retention import Kept, Retention
-from corral.model.resources import DeviceSpec, Health
+from corral.model.resources import Health
 from corral.ports.engine import AgentGone
 from tests.unit.agent.scene import FIRST, SECOND, Driver, Play, Scene
 from tests.unit.agent.words import acknowledge, key
@@ -33,22 +33,22 @@ def test_a_driver_that_hangs_stops_no_heartbeat(play: Play) -> None:
 
 def test_an_agent_that_restarts_while_the_driver_hangs_knows_its_devices(play: Play) -> None:
     async def scenario(scene: Scene) -> None:
-        await scene.agent(Driver(FIRST, SECOND))
+        await scene.agent(Driver(FIRST))
         await scene.until(scene.hellos)
         await scene.end_agents()
-        driver = Driver(FIRST)
+        driver = Driver(FIRST, SECOND)
         driver.answers.clear()
         await scene.agent(driver)
         await scene.until(lambda: len(scene.hellos()) == 2)
         hello = scene.hellos()[1]
-        assert hello.spec.devices == (FIRST, SECOND)
-        assert [state.health for state in hello.devices] == [Health.UNKNOWN] * 2
-        # When it answers at last, it knows of fewer: the node introduces itself anew.
+        assert hello.spec.devices == (FIRST,)
+        assert [state.health for state in hello.devices] == [Health.UNKNOWN]
+        # When it answers at last, it knows of more: the node introduces itself anew.
         driver.answers.set()
         await scene.until(lambda: len(scene.hellos()) == 3)
-        assert scene.hellos()[2].spec.devices == (FIRST,)
+        assert scene.hellos()[2].spec.devices == (FIRST, SECOND)
         assert [type(said) for said in scene.heard].count(AgentGone) == 2
-        await scene.until(lambda: scene.beats() and len(scene.beats()[-1].devices) == 1)
+        await scene.until(lambda: scene.beats() and len(scene.beats()[-1].devices) == 2)
 
     play(scenario)
 
@@ -114,11 +114,40 @@ def test_old_directories_go_when_they_are_acknowledged(play: Play) -> None:
     play(scenario)
 
 
-def test_the_found_devices_are_kept_for_the_next_run(play: Play) -> None:
+def test_a_device_that_vanishes_from_the_driver_s_list_has_failed(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        driver = Driver(FIRST, SECOND)
+        await scene.agent(driver)
+        await scene.until(scene.beats)
+        driver.states = driver.states[:1]
+        await scene.until(lambda: scene.beats()[-1].devices[1].health is Health.FAILED)
+        assert scene.beats()[-1].devices[1].detail == "the driver does not list it any more"
+        assert scene.beats()[-1].devices[0].health is Health.HEALTHY
+        assert len(scene.hellos()) == 1
+
+    play(scenario)
+
+
+def test_a_device_that_vanished_between_two_runs_of_the_agent_is_missed(play: Play) -> None:
     async def scenario(scene: Scene) -> None:
         await scene.agent(Driver(FIRST, SECOND))
         await scene.until(scene.hellos)
-        found = (scene.config.node_dir / shell.DEVICES_NAME).read_bytes()
-        assert msgspec.json.decode(found, type=tuple[DeviceSpec, ...]) == (FIRST, SECOND)
+        await scene.end_agents()
+        await scene.agent(Driver(SECOND))
+        await scene.until(lambda: len(scene.hellos()) == 2)
+        hello = scene.hellos()[1]
+        assert {spec.uuid for spec in hello.spec.devices} == {FIRST.uuid, SECOND.uuid}
+        health = {state.uuid: state.health for state in hello.devices}
+        assert health == {FIRST.uuid: Health.FAILED, SECOND.uuid: Health.HEALTHY}
+
+    play(scenario)
+
+
+def test_a_machine_tells_itself_apart_by_its_state_directory(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        (Path(scene.config.state_dir) / "machine-id").write_text("abc123\n")
+        await scene.agent()
+        await scene.until(scene.hellos)
+        assert scene.hellos()[0].spec.machine == "abc123"
 
     play(scenario)
