@@ -23,8 +23,8 @@ from corral.ports.leadership import Answer, Ask, Candidate, Claim, LeaderRow, Lo
 class Terms(msgspec.Struct, frozen=True):
     """The times of leadership in seconds. ``drift`` is by how much a clock may run too fast or too slow (0.01: 1 %)."""
 
-    lease_s: float = 5.0
-    renew_s: float = 1.5
+    lease_s: float = 4.5
+    renew_s: float = 1.4
     look_s: float = 0.5
     retry_s: float = 0.25
     drift: float = 0.01

@@ -63,8 +63,11 @@ class PostgresBackend:
 
     def __init__(self, url: str, *, limit_s: float = LIMIT_S) -> None:
         try:
-            self.name = make_url(url).render_as_string(hide_password=True)
+            parsed = make_url(url)
+            self.name = parsed.render_as_string(hide_password=True)
         except (ArgumentError, ValueError):
+            parsed = None
+        if parsed is None or parsed.drivername not in {"postgresql", "postgres"}:
             raise InvalidField(
                 "is no URL of a database", field="--store", hint="write postgresql://HOST/DATABASE"
             ) from None
@@ -81,7 +84,7 @@ class PostgresBackend:
         engine = self._engine()
         try:
             with engine.connect() as connection, connection.begin():
-                connection.execute(select(func.pg_advisory_xact_lock(_CREATING)))
+                self.locked(connection)
                 if not {VERSION_TABLE, meta.name} & set(inspect(connection).get_table_names()):
                     migrate.upgrade(connection)
         except BaseException:
@@ -141,7 +144,9 @@ class PostgresBackend:
         return func.date_part("epoch", func.clock_timestamp())
 
     def locked(self, connection: Connection) -> None:
-        """Keep others from changing the schema during this transaction."""
+        """Keep others from changing the schema during this transaction; wait for who is changing it."""
+        self._limited(connection, PATIENT_S)
+        connection.execute(text(f"SET LOCAL lock_timeout = '{PATIENT_S:g}s'"))
         connection.execute(select(func.pg_advisory_xact_lock(_CREATING)))
 
     def check(self, connection: Connection) -> None:

@@ -133,11 +133,14 @@ class SqlStore:
             if self._engine is not None:
                 return
             engine: Engine | None = None
+            writer: Connection | None = None
             try:
                 engine = self._backend.connect()
                 writer = self._backend.writes(engine.connect())
                 self._prepare(writer)
             except BaseException as error:
+                if writer is not None:
+                    writer.close()
                 if engine is not None:
                     engine.dispose()
                 if isinstance(error, DBAPIError | PoolTimeout):

@@ -264,7 +264,15 @@ LEADERS = (
     "database_away",
     "pair_cut",
 )
-NODES = ("node_cut", "pair_cut", "machine_paused", "power_lost", "relay_lost", "slow_network", "takeover_without_a_node")
+NODES = (
+    "node_cut",
+    "pair_cut",
+    "machine_paused",
+    "power_lost",
+    "relay_lost",
+    "slow_network",
+    "takeover_without_a_node",
+)
 TASKS = ("agent_killed", "agent_stopped", "shim_killed", "shim_stopped", "device_failed", "slow_disk", "node_cut")
 THEMES = (KINDS, KINDS, LEADERS, NODES, TASKS)
 """What a storm breaks: everything, or mainly leaders, nodes or what is on them."""

@@ -105,7 +105,14 @@ class Storm:
         self.config = ControlConfig(scheduling=scheduling, leases=True)
         self.heads = [
             Head(
-                self.course, f"h{i}", self._clock(1.0), self.network, self.database, self.relays, self.config, switches.off
+                self.course,
+                f"h{i}",
+                self._clock(1.0),
+                self.network,
+                self.database,
+                self.relays,
+                self.config,
+                switches.off,
             )
             for i in range(1, chance.choice((2, 2, 3, 4)))
         ]
