@@ -12,6 +12,9 @@ from corral.sim.storm.machine import Machine
 from corral.sim.storm.network import Network
 
 Repair = Callable[[], None]
+LASTING_S = ((0.5, 3.0, 8.0), (3.0, 8.0, 25.0), (25.0, 40.0, 60.0))
+"""How long faults last: less than anybody notices, about as long as it takes to notice, longer than leases."""
+
 CLOCK_STEPS_S = (-3_600.0, -30.0, -1.0, 1.0, 30.0, 3_600.0)
 
 
@@ -35,11 +38,12 @@ class Faults:
     def plan(self, begin_s: float, end_s: float) -> None:
         """Plan the faults of a storm: few kinds, and one of them often (swarm testing, Groce et al., ISSTA 2012)."""
         chance = self._course.chance
-        kinds = [getattr(self, name) for name in chance.choice(THEMES)]
+        theme = chance.choice(THEMES)
+        kinds = [getattr(self, name) for name in theme]
         weights = [chance.choice((0, 1, 1, 4)) for _ in kinds]
         if not any(weights):
             weights[chance.randrange(len(weights))] = 1
-        lasting_s = chance.choice(((0.5, 3.0, 8.0), (3.0, 8.0, 25.0), (25.0, 40.0, 60.0)))
+        lasting_s = chance.choice(LASTING_S if theme is KINDS else LASTING_S[1:])
         for _ in range(chance.choice((6, 12, 20, 40))):
             kind = chance.choices(kinds, weights)[0]
             lasts_s = chance.choice(lasting_s) * chance.uniform(0.7, 1.3)
@@ -274,7 +278,7 @@ NODES = (
     "takeover_without_a_node",
 )
 TASKS = ("agent_killed", "agent_stopped", "shim_killed", "shim_stopped", "device_failed", "slow_disk", "node_cut")
-THEMES = (KINDS, KINDS, LEADERS, NODES, TASKS)
+THEMES = (KINDS, KINDS, LEADERS, LEADERS, NODES, TASKS)
 """What a storm breaks: everything, or mainly leaders, nodes or what is on them."""
 
 

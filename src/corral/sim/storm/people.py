@@ -42,13 +42,17 @@ SHAPES: tuple[dict[str, object], ...] = (
 
 
 class People:
-    """All clients. ``admitted`` are the jobs that were acknowledged, ``cancelled`` those whose end was."""
+    """All clients. ``admitted`` are the jobs that were acknowledged, ``cancelled`` those whose end was.
+
+    ``patient`` people submit long jobs in the beginning and leave them alone.
+    """
 
     def __init__(self, course: Course, network: Network, heads: list[Head], nodes: list[str]) -> None:
         self.admitted: dict[JobId, JobAsk] = {}
         self.cancelled: set[JobId] = set()
         self.faults: list[str] = []
         self.open = 0
+        self.patient = course.chance.random() < 0.4
         self._course = course
         self._network = network
         self._heads = heads
@@ -107,15 +111,16 @@ class People:
         self._asked += 1
         key = f"key-{self._asked}"
         loose = chance.random() < 0.25
+        seconds = chance.uniform(20.0, 120.0) if self.patient else chance.uniform(0.5, chance.choice((5.0, 25.0, 60.0)))
         ask = JobAsk(
             argv=Work.argv(
-                chance.uniform(0.5, chance.choice((5.0, 25.0, 60.0))),
+                seconds,
                 chance.choice((0, 0, 0, 1)),
                 stubborn=chance.random() < 0.2,
             ),
             tenant=chance.choice(("left", "right", None)),
             fencing=Fencing.NONE if loose else Fencing.EXCLUSIVE,
-            lease_s=chance.choice((12.0, 15.0, 20.0, 45.0)),
+            lease_s=chance.choice((12.0, 12.0, 15.0, 20.0, 45.0)),
             grace_s=chance.choice((0.5, 3.0)),
             max_restarts=chance.choice((0, 1, 3)),
             **chance.choice(SHAPES),  # type: ignore[arg-type]
@@ -133,7 +138,7 @@ class People:
                 self.admitted[answer[0]] = ask
                 if chance.random() < 0.2:
                     self._course.after(0.1, lambda: self._submitted_again(key, ask, answer))
-                if chance.random() < 0.15:
+                if chance.random() < 0.15 and not self.patient:
                     self._course.after(chance.uniform(0.0, 20.0), lambda: self.cancel(answer[0]))
 
         self._ask(lambda: Submit((ask,), key, key), answered)

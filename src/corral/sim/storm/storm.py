@@ -164,10 +164,15 @@ class Storm:
         for machine in self.machines.values():
             self.course.after(chance.uniform(0.0, 2.0), machine.start_agent)
         self.people.begin()
-        for _ in range(chance.choice((8, 20, 45))):
-            self.course.after(chance.uniform(0.5, 0.8 * STORM_S), self.people.submit)
-        for _ in range(chance.choice((0, 0, 3))):
-            self.course.after(chance.uniform(5.0, STORM_S), self.people.cordon)
+        if self.people.patient:
+            # A leader with nothing to write does not notice that its database is away.
+            for _ in range(chance.choice((6, 12))):
+                self.course.after(chance.uniform(3.0, 2 * BREATH_S), self.people.submit)
+        else:
+            for _ in range(chance.choice((8, 20, 45))):
+                self.course.after(chance.uniform(0.5, 0.8 * STORM_S), self.people.submit)
+            for _ in range(chance.choice((0, 0, 3))):
+                self.course.after(chance.uniform(BREATH_S, STORM_S), self.people.cordon)
         self.faults.plan(BREATH_S, STORM_S)
         self._until(STORM_S, errors)
         self.course.note("storm", "is over: all is repaired")

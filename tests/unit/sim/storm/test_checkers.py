@@ -97,7 +97,7 @@ def test_a_job_that_was_acknowledged_and_is_not_there_is_lost() -> None:
         checker.assert_known(JobId("2"))
 
 
-# ---- machines ---------------------------------------------------------------------------------------------------------
+# ---- machines -------------------------------------------------------------------------------------------------------
 
 
 def launch(node: str, incarnation: int, *, lease_s: float | None, key: TaskKey = KEY) -> LaunchTask:
