@@ -4,7 +4,7 @@ The controller is the production shell and core over a journal in SQLite, with g
 nodes are production agent cores in a thread beside it; messages cross as frames. While all nodes send a heartbeat a
 second, jobs are submitted at a steady rate; each runs for a while and ends.
 
-Prints one JSON object. ``controller_cores``: CPU of the controller's process less that of the nodes' thread, per second.
+Prints one JSON object. ``controller_cores``: CPU of the controller's process less that of the nodes' thread, a second.
 ``rss_mb``: the process at its largest, nodes included. ``placement_ms_p50`` and ``placement_ms_p99``: from a submission
 to the command that launches it, the journal in between. ``heartbeats_per_s``: taken in by the controller.
 ``solver_cores``: CPU of the rounds' process. ``admitted`` and ``placed`` count jobs; ``heartbeat_late_s_max`` says how
@@ -71,7 +71,7 @@ class Load:
         asked = time.monotonic()
         answer = await self._shell.ask(Submit((ask,)))
         if not isinstance(answer, tuple):
-            raise RuntimeError(f"a job was refused: {answer}")
+            raise RuntimeError(f"a job was refused: {answer}")  # noqa: TRY004 - a refusal is a value
         self.asked[answer[0]] = asked
 
 
@@ -101,20 +101,14 @@ async def measure(nodes: int, seconds: float, per_s: float, task_s: float, direc
     shell = ControlShell(core, store, engine, SteadyClock(core.book.state.at), NoFaults(), last_seq=0, solver=solver)
     running = asyncio.create_task(shell.run())
     await engine.start(shell.hear)
-    while sum(1 for contact in core.book.observed.contacts.values() if contact.answering) < nodes:
-        await asyncio.sleep(0.1)
+    await engine.joined.wait()
     say(f"{nodes} nodes are in contact")
     load = Load(shell, per_s)
     await load.run(SETTLE_S)
     known = len(load.asked)
     say(f"measuring for {seconds:g} s")
-    begin, cpu, fleet, beats, solving = (
-        time.monotonic(),
-        time.process_time(),
-        engine.fleet.cpu_s,
-        engine.heard,
-        cpu_of(solver.pid),
-    )
+    begin, cpu, fleet = time.monotonic(), time.process_time(), engine.fleet.cpu_s
+    beats, solving = engine.heard, cpu_of(solver.pid)
     await load.run(seconds)
     wall = time.monotonic() - begin
     cores = (time.process_time() - cpu - (engine.fleet.cpu_s - fleet)) / wall

@@ -1,4 +1,4 @@
-"""A thousand nodes in one thread: production agent cores over tasks that only pretend, and the transport to a controller.
+"""A thousand nodes in one thread: production agent cores over tasks that pretend, and the transport to a controller.
 
 Messages cross between the threads as frames, encoded and decoded where a real engine does it.
 """
@@ -19,10 +19,10 @@ from corral.appmaster.core import AppMasterCore
 from corral.model.errors import NotFound
 from corral.model.ids import DeviceId, NodeId, TaskKey
 from corral.model.job import Cause, TaskExit
-from corral.model.messages import ControllerSays, Heartbeat, LaunchTask
+from corral.model.messages import ControllerSays, Heartbeat, Hello, LaunchTask
 from corral.model.resources import DeviceSpec, DeviceState, Health, NodeSpec
 from corral.ports.engine import LogChunk, Sink
-from corral.wire.frames import HEADER_BYTES, agent_message, engine_message, frame
+from corral.wire.frames import HEADER_BYTES, Refused, agent_message, engine_message, frame
 
 BEAT_S = 1.0
 TURN_S = 0.01
@@ -112,9 +112,8 @@ class Fleet:
         while not self._stop.wait(TURN_S):
             while self._inbox:
                 said = engine_message(self._inbox.popleft()[HEADER_BYTES:])
-                if not hasattr(said, "node"):
-                    continue
-                self._feed(said.node, Commanded(said))
+                if not isinstance(said, Refused):
+                    self._feed(said.node, Commanded(said))
             now = time.monotonic()
             while self._due and self._due[0][0] <= now:
                 heapq.heappop(self._due)[2]()
@@ -163,11 +162,19 @@ class Fleet:
 
 
 class FleetEngine:
-    """Implements ``ports.engine.Engine`` over a fleet. ``launched`` is when a job's first task was sent off."""
+    """Implements ``ports.engine.Engine`` over a fleet.
+
+    Attributes:
+        launched: When each job's first task was sent off (monotonic seconds).
+        heard: How many heartbeats the controller took in.
+        joined: Set when all nodes have said hello.
+    """
 
     def __init__(self, specs: Sequence[NodeSpec], task_s: float) -> None:
         self.launched: dict[str, float] = {}
         self.heard = 0
+        self.joined = asyncio.Event()
+        self._missing = len(specs)
         self.fleet = Fleet(specs, task_s, self._deliver)
         self._names = frozenset(spec.id for spec in specs)
         self._arrived: deque[bytes] = deque()
@@ -193,7 +200,10 @@ class FleetEngine:
         while self._arrived and self._sink is not None:
             said = agent_message(self._arrived.popleft()[HEADER_BYTES:])
             self.heard += isinstance(said, Heartbeat)
+            self._missing -= isinstance(said, Hello)
             self._sink(said)
+        if self._missing <= 0:
+            self.joined.set()
 
     def send(self, command: ControllerSays) -> bool:
         """Send a command."""
