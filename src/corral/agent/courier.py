@@ -57,8 +57,10 @@ class Courier:
         self._ending = threading.Event()
 
     def close(self) -> None:
-        """Let calls that wait for a head give up."""
+        """Let calls that wait for a head give up, and close the connections that nobody uses."""
         self._ending.set()
+        while self._idle:
+            self._idle.pop()[1].close()
 
     def call(self, path: str, body: bytes, kind: str = JSON, *, patience_s: float = 30.0) -> bytes:
         """POST a body to a path below ``/v1`` and return the answer.

@@ -44,7 +44,7 @@ from corral.ports.pool import Change, JobPage, Principal, Submission
 from corral.ports.store import JobQuery, JournalEntry, UsageRow
 from tests.unit.api.outages import Outages, admin_only
 
-ADMIN, ALICE, BOB = "admin-secret", "alice-secret", "bob-secret"
+ADMIN, ALICE, BOB, NODE = "admin-secret", "alice-secret", "bob-secret", "node-secret"
 JOBS_MAX = 200
 
 
@@ -72,6 +72,7 @@ class MemoryPool(Outages):
             ADMIN: Principal(TenantId("default"), Role.ADMIN, "t0"),
             ALICE: Principal(TenantId("alice"), Role.USER, "t1"),
             BOB: Principal(TenantId("bob"), Role.USER, "t2"),
+            NODE: Principal(TenantId("default"), Role.NODE, "t3"),
         }
         self.all: dict[str, Job] = {}
         self.done: dict[str, float] = {}
