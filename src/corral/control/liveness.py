@@ -160,7 +160,7 @@ class Liveness:
         contact.skews_s = (*contact.skews_s[-(SKEWS_KEPT - 1) :], beat.wall_s - now - self.wall_offset_s)
         self._observe(beat.node, contact, beat.devices, beat.shards)
         self._devices(now, beat.node, contact, beat.devices)
-        self._book.observed.hear_halts(beat.usage)
+        self._book.observed.hear_halts(beat.usage, self._book.state.jobs)
         self._leases.acknowledge(now, beat.node, contact, beat.sent_boottime_s)
         if was_silent:
             self._rehost_on(beat.node)

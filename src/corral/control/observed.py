@@ -135,10 +135,10 @@ class Observed:
             if sample.progress is not None and rank == 0 and job in live:
                 self.steps.setdefault(job, {})[gang] = (sample.progress, sample.progress_total)
 
-    def hear_halts(self, usage: Iterable[Usage]) -> None:
-        """Take in which tasks' main processes do not run although they live."""
+    def hear_halts(self, usage: Iterable[Usage], live: Container[JobId]) -> None:
+        """Take in which tasks' main processes do not run although they live; jobs that are not ``live`` are over."""
         for sample in usage:
-            if sample.halted is not None:
+            if sample.halted is not None and sample.task.job in live:
                 self.halted[sample.task] = sample.halted
             else:
                 self.halted.pop(sample.task, None)

@@ -1,0 +1,79 @@
+"""What `nodes` and `why` say of silence, leases, clocks and processes that do not run."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from corral.control import explaining, reports
+from corral.model.ids import JobId, NodeId, TaskKey
+from corral.model.messages import Heartbeat, Usage
+from tests.unit.control.test_return import beat
+from tests.unit.control.test_silence import EXCLUSIVE, KEY, UNFENCED, pass_time, place, pool
+from tests.unit.control.world import World
+
+
+def notes(world: World, name: str) -> tuple[str, tuple[str, ...]]:
+    [report] = [report for report in reports.nodes(world.core, world.now, None) if report.spec.id == name]
+    return report.state, report.notes
+
+
+def verdict(world: World, job: str = "1") -> str:
+    return explaining.why(world.core, world.job(job), 0, world.now, None).verdict
+
+
+def test_a_silent_node_says_what_is_waited_for() -> None:
+    world = pool()
+    home, others = place(world, EXCLUSIVE)
+    assert notes(world, home) == ("up", ())
+    assert verdict(world) == f"runs on {home}"
+    pass_time(world, 10.0, *others)
+    # Heard for the last time half a second before: 95.9 s from then.
+    assert notes(world, home) == ("suspect", ("1 exclusive task there: moved in 85 s, or on proof",))
+    assert verdict(world) == (
+        f"runs on {home}; {home} does not answer, silent for 10 s: moved when its lease is surely over, in 85 s, "
+        "or on proof"
+    )
+    pass_time(world, 10.0, *others)
+    assert notes(world, home) == ("lost", ("1 exclusive task there: moved in 75 s, or on proof",))
+    pass_time(world, 80.0, *others)
+    assert notes(world, home) == ("lost", ())
+
+
+def test_a_task_without_fencing_waits_for_nothing_but_its_node() -> None:
+    world = pool()
+    home, others = place(world, UNFENCED)
+    pass_time(world, 10.0, *others)
+    assert notes(world, home) == ("suspect", ())
+    assert verdict(world) == f"runs on {home}; {home} does not answer, silent for 10 s: moved when it is given up"
+
+
+def test_a_wrong_clock_is_told_with_its_consequence() -> None:
+    world = pool("n1", "n2")
+    for _ in range(6):
+        beat(world, "n1", -7.25)
+        beat(world, "n2", 0.0)
+        world.advance(1.0)
+    assert notes(world, "n1") == ("up", ("its clock is 7.2 s behind: no new tasks",))
+    assert notes(world, "n2") == ("up", ())
+    world.submit(replace(EXCLUSIVE, num_nodes=2))
+    constraints = explaining.why(world.core, world.job("1"), 0, world.now, None).constraints
+    assert {c.node: c.blocks for c in constraints}[NodeId("n1")] == ("its clock is 7.2 s behind",)
+
+
+def test_a_main_process_that_does_not_run_is_told_until_it_does() -> None:
+    world = pool()
+    home, _ = place(world, EXCLUSIVE)
+
+    def say(halted: str | None, task: TaskKey = KEY) -> None:
+        usage = (Usage(task, 1, halted=halted),)
+        world.tell(Heartbeat(node=NodeId(home), sent_boottime_s=1.0, wall_s=world.now, usage=usage))
+
+    say("its main process is stopped by a signal")
+    assert verdict(world) == f"runs on {home}; its main process is stopped by a signal"
+    say(None)
+    assert verdict(world) == f"runs on {home}"
+    say("its main process is stopped by a signal")
+    world.end("1")
+    assert world.core.book.observed.halted == {}
+    say("its main process is stopped by a signal", TaskKey(JobId("7"), 0, 0))
+    assert world.core.book.observed.halted == {}
