@@ -46,7 +46,7 @@ class Corral:
             cwd=self.home,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=60,
+            timeout=150,
             check=False,
         )
         out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")

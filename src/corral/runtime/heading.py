@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import secrets
 import socket
-from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
 from corral.model.errors import CorralError, PortTaken, StateUnusable
-from corral.runtime.cluster import write_whole
+from corral.runtime.cluster import load_cluster, write_whole
 from corral.runtime.jointoken import VARIABLE, JoinToken
 from corral.runtime.launcher import prepare, start_pool, usable
 from corral.runtime.machine import own_versions
@@ -55,21 +54,15 @@ def start_head(options: PoolOptions) -> HeadInfo:
 def join_command(paths: StatePaths) -> str:
     """Return the command with which another machine joins the pool of this head. It holds a secret.
 
-    Raises ``StateUnusable`` where no head has run.
+    It names all heads that this one knows. Raises ``StateUnusable`` where no head has led.
     """
     try:
         secret = paths.join_token.read_text().strip()
-        daemon = msgspec.json.decode(paths.daemon.read_bytes(), type=_Daemon)
-        pem = Path(daemon.tls_cert).read_text(encoding="ascii") if daemon.tls_cert else None
-    except (OSError, ValueError, msgspec.MsgspecError):
-        raise StateUnusable(f"no head runs on {paths.root}", hint="`corral head` starts one") from None
-    token = JoinToken(secret, (fingerprint(pem),) if pem else ())
-    return f"{VARIABLE}={token.text()} corral join {daemon.url.partition('://')[2]}"
-
-
-class _Daemon(msgspec.Struct, frozen=True):
-    url: str
-    tls_cert: str | None = None
+        heads = load_cluster(paths.cluster).heads
+    except OSError:
+        raise StateUnusable(f"no head has led a pool on {paths.root}", hint="ask where `corral head` was run") from None
+    token = JoinToken(secret, tuple(fingerprint(head.certificate) for head in heads if head.certificate))
+    return f"{VARIABLE}={token.text()} corral join {','.join(head.url.partition('://')[2] for head in heads)}"
 
 
 def _with_ports(head: HeadOptions, last: int) -> HeadOptions:

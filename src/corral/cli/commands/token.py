@@ -56,18 +56,21 @@ def show_tokens(session: Session, as_json: bool) -> None:
 def issue(
     session: Session,
     tenant: TenantName,
-    role: Annotated[str, typer.Option("--role", metavar="ROLE", help="What it may do: user or admin.")] = "user",
+    role: Annotated[
+        str, typer.Option("--role", metavar="ROLE", help="user, admin, or join (lets machines in).")
+    ] = "user",
     label: Annotated[
         str, typer.Option("--label", metavar="TEXT", help="What it is for, for others to read.", show_default=False)
     ] = "",
     as_json: Json = False,
 ) -> None:
     """Make an access token and print its secret, this once."""
-    roles = [one.value for one in Role]
+    # A node's token is made for a machine when it joins.
+    roles = [one.value for one in Role if one is not Role.NODE]
     if role not in roles:
         from corral.cli.failures import did_you_mean
 
-        raise UsageError(f"--role: there is no role {role}", hint=did_you_mean(role, roles, "user or admin"))
+        raise UsageError(f"--role: there is no role {role}", hint=did_you_mean(role, roles, "user, admin or join"))
     made, secret = session.client.issue_token(tenant, role, label)
     if as_json:
         about = {"id": made.id, "tenant": made.tenant, "role": made.role, "created_at": made.created_at}
@@ -75,6 +78,16 @@ def issue(
         return
     sys.stdout.write(secret + "\n")
     note(f"token {made.id} of tenant {made.tenant} ({made.role.value}): the secret is not shown again")
+
+
+@token.command()
+@command
+def join(session: Session) -> None:
+    """Print the command with which other machines join the pool of this head. It holds the join token: a secret."""
+    from corral.runtime.heading import join_command
+    from corral.runtime.paths import StatePaths
+
+    sys.stdout.write(join_command(StatePaths(session.state_dir.absolute())) + "\n")
 
 
 @token.command()

@@ -1,0 +1,184 @@
+"""A head and a node as real processes on this machine: joining, its refusals, working, leaving."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.processes import carriers, kill_carriers
+from corral.client import Client
+from corral.runtime.jointoken import VARIABLE
+from tests.e2e.command import Corral, Ended
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+READY_S = 100.0
+"""How long Ray may take to start while others use this machine."""
+
+
+class Machines:
+    """A head that runs no jobs and a machine that joins; both on this one, in directories of their own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.head = Corral(directory / "a")
+        self.node = Corral(directory / "b")
+        started = self.head("head", "--host", "127.0.0.1", *ANY_PORTS, "--no-node", "--json")
+        assert started.code == 0, started.err
+        self.environment, _, rest = json.loads(started.out)["join"].partition(" ")
+        self.place = rest.split()[-1]
+        self.token = self.environment.partition("=")[2]
+        self.client = Client(state_dir=self.state(self.head))
+
+    @staticmethod
+    def state(machine: Corral) -> Path:
+        return machine.state_dir / "pool"
+
+    def join(self, machine: Corral, *arguments: str, token: str | None = None, place: str | None = None) -> Ended:
+        secret = {VARIABLE: self.token if token is None else token}
+        return machine("join", place or self.place, "--ray-ports", "0", *arguments, **secret)
+
+    def nodes(self) -> dict[str, Any]:
+        return {node.spec.id: node for node in self.client.nodes()}
+
+    def close(self) -> None:
+        self.client.close()
+        self.node("leave", "--force")
+        self.head("down", "--force")
+        for machine in (self.node, self.head):
+            kill_carriers(machine.state_dir)
+
+
+ANY_PORTS = ("--port", "0", "--gcs-port", "0", "--ray-ports", "0")
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Machines]:
+    directory = Path(tempfile.mkdtemp(prefix="c", dir="/tmp"))
+    found = Machines(directory)
+    try:
+        joined = found.join(found.node, "--name", "n1", "--simulated", "h100", "--gpus-per-node", "2")
+        assert joined.code == 0, joined.err
+        yield found
+    finally:
+        found.close()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def other(machines: Machines) -> Iterator[Corral]:
+    """Give a machine that has not joined; whatever it is told must start nothing."""
+    directory = Path(tempfile.mkdtemp(prefix="c", dir="/tmp"))
+    machine = Corral(directory)
+    yield machine
+    assert carriers(directory) == []
+    shutil.rmtree(directory)
+
+
+def test_a_machine_that_has_joined_is_a_node_with_its_devices(machines: Machines) -> None:
+    node = machines.nodes()["n1"]
+    assert (node.state, len(node.devices)) == ("up", 2)
+
+
+def test_a_job_runs_there_and_sees_none_of_the_secrets(machines: Machines) -> None:
+    script = "env; tr '\\0' ' ' </proc/$$/cmdline; tr '\\0' ' ' </proc/$PPID/cmdline"
+    job = machines.client.submit(run=script, gpus=1, workdir=None)
+    assert job.wait(60.0).exit_code == 0
+    said = b"".join(chunk.data for chunk in job.logs()).decode()
+    assert "CORRAL_NODE=n1" in said
+    for machine in (machines.head, machines.node):
+        for name in ("ray/token", "node-token", "join-token", "token"):
+            place = machines.state(machine) / name
+            assert not place.exists() or place.read_text().strip() not in said
+
+
+@pytest.mark.parametrize(
+    "change, code, words",
+    [
+        ({"token": "nonsense"}, "INVALID_FIELD", "the join token is damaged"),
+        ({"token": ""}, "MISSING_FIELD", "there is no join token"),
+        ({"place": "127.0.0.1:1"}, "HEAD_UNREACHABLE", "no head answers at https://127.0.0.1:1"),
+        ({"place": "a b"}, "INVALID_FIELD", "is no HOST or HOST:PORT"),
+    ],
+)
+def test_what_speaks_against_joining_is_one_line(
+    machines: Machines, other: Corral, change: dict[str, str], code: str, words: str
+) -> None:
+    refused = machines.join(other, **change)
+    assert refused.code != 0
+    assert f"error[{code}]" in refused.err
+    assert words in refused.err
+    assert len(refused.err.strip().splitlines()) == 1
+
+
+def test_another_certificate_another_secret_and_a_taken_name_are_told_apart(machines: Machines, other: Corral) -> None:
+    secret, _, print_ = machines.token.partition(".")
+    wrong_print = f"{secret}.{print_[:-1]}{'0' if print_[-1] != '0' else '1'}"
+    assert "error[CERTIFICATE_MISMATCH]" in machines.join(other, token=wrong_print).err
+    wrong_secret = f"{secret[:-1]}{'A' if secret[-1] != 'A' else 'B'}.{print_}"
+    assert "error[UNAUTHENTICATED]" in machines.join(other, token=wrong_secret).err
+    assert "error[NODE_NAME_TAKEN]" in machines.join(other, "--name", "n1").err
+    assert machines.nodes().keys() == {"n1"}
+
+
+def test_a_machine_is_one_thing_at_a_time(machines: Machines) -> None:
+    again = machines.join(machines.node)
+    assert f"this machine is node n1 of the pool at https://{machines.place} already" in again.err
+    assert "error[ALREADY_RUNNING]" in machines.join(machines.head).err
+    assert "error[ALREADY_RUNNING]" in machines.node("up").err
+
+
+def test_the_token_of_a_machine_opens_nothing_else(machines: Machines) -> None:
+    for name in ("join-token", "node-token"):
+        file = machines.state(machines.head if name == "join-token" else machines.node) / name
+        told = machines.head("status", CORRAL_TOKEN=file.read_text().strip())
+        assert "error[FORBIDDEN]" in told.err
+
+
+def test_the_doctor_is_content_on_both(machines: Machines) -> None:
+    for machine, words in ((machines.head, "GCS"), (machines.node, "n1 at 127.0.0.1 is heard by the pool")):
+        examined = machine("doctor")
+        assert words in examined.out
+        findings = machine.json("doctor")["findings"]
+        assert [
+            found for found in findings if found["ok"] is False and found["check"] in {"GCS", "heads", "node"}
+        ] == []
+
+
+def test_a_raylet_that_dies_is_started_again_and_the_task_never_knows(machines: Machines) -> None:
+    job = machines.client.submit(run="while :; do date; sleep 0.1; done", gpus=1, workdir=None)
+    wait_until(lambda: job.status().state == "running", 60.0, 0.1, what="the task to run")
+    lived = machines.state(machines.node)
+    raylets = [pid for pid in carriers(lived) if b"raylet/raylet" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert raylets
+    for pid in raylets:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: machines.nodes()["n1"].state != "up", 30.0, 0.1, what="the head to miss the node")
+    wait_until(lambda: machines.nodes()["n1"].state == "up", READY_S, 0.5, what="the node to be back")
+    found = job.details().gangs[0]
+    assert (found.incarnation, found.state) == (1, "running")
+    job.cancel()
+    job.wait(60.0)
+
+
+def test_leaving_asks_about_tasks_and_with_force_they_go_on_elsewhere(machines: Machines) -> None:
+    job = machines.client.submit(run="sleep 1000", gpus=1, workdir=None)
+    wait_until(lambda: job.status().state == "running", 60.0, 0.1, what="the task to run")
+    refused = machines.node("leave")
+    assert "error[JOBS_RUNNING]: 1 task runs on node n1" in refused.err
+    assert machines.nodes()["n1"].state == "up"
+    left = machines.node("down", "--force")
+    assert "this machine has left the pool" in left.err
+    wait_until(lambda: machines.nodes() == {}, 60.0, 0.5, what="the head to forget the node")
+    assert job.status().state == "pending"
+    assert carriers(machines.state(machines.node)) == []
+    job.cancel()
+    joined = machines.join(machines.node, "--name", "n1", "--simulated", "h100", "--gpus-per-node", "2")
+    assert joined.code == 0, joined.err
