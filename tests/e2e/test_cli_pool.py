@@ -79,6 +79,24 @@ def test_nodes_can_be_cordoned_and_are_listed_with_their_devices(corral: Corral)
     corral.refused("nodes", "cordon", "node-9", code="NOT_FOUND", exit_code=5)
 
 
+def test_a_maintenance_may_begin_when_every_node_is_prepared(corral: Corral) -> None:
+    assert corral.json("maintenance")["active"] is False
+    corral.refused("maintenance", "stop", code="CONFLICT", exit_code=6)
+    corral.refused("maintenance", "start", "30 s", code="INVALID_FIELD", exit_code=2)
+    corral.refused("maintenance", "start", "soon", code="INVALID_FIELD", exit_code=2)
+    try:
+        said = corral("maintenance", "start", "30m", "--reason", "new disks")
+        assert said.code == 0
+        assert "the controller may be away for 29m" in said.err
+        assert "(new disks): 2 nodes prepared" in said.err
+        planned = corral.json("maintenance", "status")
+        assert (planned["active"], planned["missing"], planned["ready"]) == (True, [], ["node-1", "node-2"])
+        assert 1700 < planned["left_s"] < 1800
+    finally:
+        corral.ok("maintenance", "stop")
+    assert "no maintenance is under way" in corral.ok("maintenance", "status")
+
+
 def test_tenants_queues_and_tokens_are_administered(corral: Corral) -> None:
     corral.ok("tenant", "add", "red", "--weight", "2", "--limit-gpus", "4")
     corral.ok("tenant", "set", "red", "--weight", "3", "--guaranteed-gpus", "0.5")
