@@ -12,8 +12,8 @@ from pathlib import Path
 from corral.agent import processes, taskdir
 from corral.agent.shim.handle import TaskHandle
 
-# The shim looks once a second, and freezing takes it up to 0.2 s.
-SHIM_LATE_S = 1.5
+# The shim looks once a second, and freezing takes it up to 0.2 s: more on a machine that is overloaded.
+SHIM_LATE_S = 2.0
 _STOP_PENDING = 1 << (signal.SIGSTOP - 1)
 
 
