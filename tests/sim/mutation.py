@@ -1,7 +1,7 @@
 """Planted bugs: patches of the source, each of which storms must find. ``python -m tests.sim.mutation [NAME...]``.
 
-A patch begins with what the bug is. It is applied to a copy of the source by what it says, not by where: context and
-removed lines must stand there exactly once.
+A patch begins with what the bug is, and may name the seed that found it (``Seed: 7``): that one comes first. It is
+applied to a copy of the source by what it says, not by where: context and removed lines must stand there exactly once.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ def plant(patch: str, tree: Path) -> None:
 
 
 class Hunt(NamedTuple):
-    """How a bug was hunted: how many storms passed before the one that found it, and what that one said."""
+    """How a bug was hunted: how many storms passed before the one that found it, which that was and what it said."""
 
     passed: int
+    seed: int | None
     finding: str
 
 
@@ -67,7 +68,9 @@ def hunt(patch: Path, seeds: int = SEEDS, workers: int | None = None) -> Hunt:
         tree = Path(directory)
         shutil.copytree(ROOT / "src", tree / "src", ignore=shutil.ignore_patterns("__pycache__"))
         plant(patch.read_text(), tree)
-        command = [sys.executable, "-m", "corral.sim", "--seeds", f"0-{seeds - 1}", "--fail-fast", "--quiet"]
+        first = re.search(r"^Seed: (\d+)$", patch.read_text(), re.MULTILINE)
+        order = f"{first[1]},0-{seeds - 1}" if first is not None else f"0-{seeds - 1}"
+        command = [sys.executable, "-m", "corral.sim", "--seeds", order, "--fail-fast", "--quiet"]
         command += ["--workers", str(workers or os.cpu_count() or 1)]
         environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
         ended = subprocess.run(
@@ -76,8 +79,8 @@ def hunt(patch: Path, seeds: int = SEEDS, workers: int | None = None) -> Hunt:
     total = re.search(r"^(\d+) storms passed, (\d) failed", ended.stdout, re.MULTILINE)
     if total is None:
         raise RuntimeError(f"the storms broke down: {ended.stdout}{ended.stderr}")
-    found = re.search(r"^seed \d+: (\w+Error: .*?)  \[", ended.stdout, re.MULTILINE)
-    return Hunt(int(total[1]), found[1] if found is not None else "")
+    found = re.search(r"^seed (\d+): (\w+Error: .*?)  \[", ended.stdout, re.MULTILINE)
+    return Hunt(int(total[1]), int(found[1]) if found else None, found[2] if found else "")
 
 
 def main(names: list[str]) -> int:
@@ -87,7 +90,7 @@ def main(names: list[str]) -> int:
         if not names or patch.stem in names:
             found = hunt(patch)
             alive += not found.finding
-            sys.stdout.write(f"{patch.stem}: {found.finding or 'ALIVE'} (after {found.passed} storms)\n")
+            sys.stdout.write(f"{patch.stem}: {found.finding or 'ALIVE'} (seed {found.seed}, after {found.passed})\n")
             sys.stdout.flush()
     return 1 if alive else 0
 

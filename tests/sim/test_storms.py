@@ -64,8 +64,10 @@ def test_a_trace_shows_what_happens_and_the_last_line_says_how_it_ended(capsys: 
     assert said[-1].startswith("seed 1000: ok")
 
 
-def test_seeds_are_a_count_or_a_range() -> None:
-    assert seeds_of("3") == range(3)
-    assert seeds_of("5-7") == range(5, 8)
+def test_seeds_are_a_count_or_ranges() -> None:
+    assert seeds_of("3") == (0, 1, 2)
+    assert seeds_of("5-7") == (5, 6, 7)
+    assert seeds_of("9,5-6") == (9, 5, 6)
+    assert seeds_of("9,") == (9,)
     with pytest.raises(ValueError, match="invalid literal"):
         seeds_of("five")

@@ -23,17 +23,22 @@ def say(words: str) -> None:
     sys.stdout.write(f"{words}\n")
 
 
-def seeds_of(text: str) -> range:
-    """Parse ``first-last``, or a count. Raises ``ValueError``."""
-    first, dash, last = text.partition("-")
-    return range(int(first), int(last) + 1) if dash else range(int(first))
+def seeds_of(text: str) -> tuple[int, ...]:
+    """Parse a count, ``first-last``, or several such ranges and single seeds with commas. Raises ``ValueError``."""
+    if text.isdecimal():
+        return tuple(range(int(text)))
+    found: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, dash, last = part.partition("-")
+        found.extend(range(int(first), int(last) + 1) if dash else (int(first),))
+    return tuple(found)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run storms; return 1 when one of them failed."""
     parser = argparse.ArgumentParser(prog="python -m corral.sim", description=__doc__)
     parser.add_argument("--seed", type=int, help="one storm")
-    parser.add_argument("--seeds", type=seeds_of, default=range(20), help="many: a count, or first-last")
+    parser.add_argument("--seeds", type=seeds_of, default=seeds_of("20"), help="many: a count, 5-9, or 3,5-9")
     parser.add_argument("--trace", action="store_true", help="with --seed: print what happens")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--fail-fast", action="store_true", help="stop at the first failure")

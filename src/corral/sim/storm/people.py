@@ -8,7 +8,7 @@ from corral.control.core import Answer, Input
 from corral.control.inputs import Administer, Cancel, Submit
 from corral.model.ask import JobAsk
 from corral.model.errors import CorralError, Refusal
-from corral.model.events import NodeCordoned, NodeUncordoned, TenantSet
+from corral.model.events import MaintenanceEnded, MaintenanceStarted, NodeCordoned, NodeUncordoned, TenantSet
 from corral.model.ids import JobId, NodeId, TenantId
 from corral.model.job import CheckpointSpec, Fencing
 from corral.model.tenant import Quota, Tenant
@@ -62,12 +62,12 @@ class People:
 
     # ---- asking ----------------------------------------------------------------------------------------------------
 
-    def _ask(self, make: Callable[[], Input], answered: Callable[[Answer], None]) -> None:
+    def _ask(self, make: Callable[[Head], Input], answered: Callable[[Answer], None]) -> None:
         """Ask until there is an answer that is not an error."""
         self.open += 1
         self._try(make, answered, self._course.chance.choice(self._heads))
 
-    def _try(self, make: Callable[[], Input], answered: Callable[[Answer], None], head: Head) -> None:
+    def _try(self, make: Callable[[Head], Input], answered: Callable[[Answer], None], head: Head) -> None:
         done = [False]
 
         def reply(answer: Answer | CorralError) -> None:
@@ -94,7 +94,7 @@ class People:
             other = self._course.chance.choice(self._heads)
             self._course.after(self._course.chance.uniform(*AGAIN_S), lambda: self._try(make, answered, other))
 
-        self._course.after(self._network.delay_s(), lambda: head.ask(make(), reply))
+        self._course.after(self._network.delay_s(), lambda: head.ask(make(head), reply))
         self._course.after(ANSWER_S, give_up)
 
     # ---- what they want --------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class People:
         """Make the tenants."""
         for tenant in TENANTS:
             act = Administer(TenantSet(at=0.0, tenant=tenant, by="admin"), create=True)
-            self._ask(lambda act=act: act, lambda _: None)  # type: ignore[misc]
+            self._ask(lambda _, act=act: act, lambda _: None)  # type: ignore[misc]
 
     def submit(self) -> None:
         """Submit a job of some size; the answer to the same key is always the same job."""
@@ -141,14 +141,14 @@ class People:
                 if chance.random() < 0.15 and not self.patient:
                     self._course.after(chance.uniform(0.0, 20.0), lambda: self.cancel(answer[0]))
 
-        self._ask(lambda: Submit((ask,), key, key), answered)
+        self._ask(lambda _: Submit((ask,), key, key), answered)
 
     def _submitted_again(self, key: str, ask: JobAsk, first: tuple[JobId, ...]) -> None:
         def answered(answer: Answer) -> None:
             if answer != first:
                 self.faults.append(f"{key} was job {first} and is {answer} now")
 
-        self._ask(lambda: Submit((ask,), key, key), answered)
+        self._ask(lambda _: Submit((ask,), key, key), answered)
 
     def cancel(self, job: JobId) -> None:
         """Cancel a job; that it is over already is an answer too."""
@@ -158,7 +158,7 @@ class People:
                 self._course.note("people", f"have job {job} cancelled")
                 self.cancelled.add(job)
 
-        self._ask(lambda: Cancel(job, "people"), answered)
+        self._ask(lambda _: Cancel(job, "people"), answered)
 
     def cordon(self) -> None:
         """Cordon a node, or undo it."""
@@ -168,12 +168,25 @@ class People:
             return
         self._cordoned.add(name)
         fact = NodeCordoned(at=0.0, node=NodeId(name), by="admin")
-        self._ask(lambda: Administer(fact), lambda _: None)
+        self._ask(lambda _: Administer(fact), lambda _: None)
+
+    def plan_outage(self) -> None:
+        """Plan an outage of the controller for a while, on its own clock, or call the one that is planned off."""
+        chance = self._course.chance
+        lasts_s = chance.uniform(10.0, 60.0) if chance.random() < 0.7 else None
+
+        def make(head: Head) -> Input:
+            at = head.shell.clock.now() if head.shell is not None else 0.0
+            if lasts_s is None:
+                return Administer(MaintenanceEnded(at=at, by="admin"))
+            return Administer(MaintenanceStarted(at=at, until=at + lasts_s, by="admin"))
+
+        self._ask(make, lambda _: None)
 
     def _uncordon(self, name: str) -> None:
         self._cordoned.discard(name)
         fact = NodeUncordoned(at=0.0, node=NodeId(name), by="admin")
-        self._ask(lambda: Administer(fact), lambda _: None)
+        self._ask(lambda _: Administer(fact), lambda _: None)
 
     def uncordon_all(self) -> None:
         """Undo all cordons; what was asked before may arrive later, so all nodes are named."""

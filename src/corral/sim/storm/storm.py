@@ -173,6 +173,8 @@ class Storm:
                 self.course.after(chance.uniform(0.5, 0.8 * STORM_S), self.people.submit)
             for _ in range(chance.choice((0, 0, 3))):
                 self.course.after(chance.uniform(BREATH_S, STORM_S), self.people.cordon)
+        for _ in range(chance.choice((0, 0, 0, 2))):
+            self.course.after(chance.uniform(BREATH_S, STORM_S), self.people.plan_outage)
         self.faults.plan(BREATH_S, STORM_S)
         self._until(STORM_S, errors)
         self.course.note("storm", "is over: all is repaired")
