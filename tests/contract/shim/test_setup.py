@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from corral.agent.shim.setup_result import UNTOUCHED_NS
 from tests.contract.shim.shimworld import ShimWorld, gone, log_of, pid_in, shim_of
 from tests.waiting import wait_until
 
@@ -112,3 +113,23 @@ def test_a_killed_setup_lets_the_next_one_in_only_when_nothing_of_it_runs(world:
     assert not gone(leftover)
     assert first.sweep().left == frozenset()
     assert world.end(second)["exit_code"] == 0
+
+
+def test_a_setup_in_a_directory_of_its_own_is_seen_by_all_that_work_in_copies_of_it(world: ShimWorld) -> None:
+    base, marker = world.directory / "base", str(world.directory / "done")
+    base.mkdir()
+    (base / "main.sh").write_text("echo main; cat made")
+    os.utime(base / "main.sh", ns=(UNTOUCHED_NS, UNTOUCHED_NS))
+    script = "echo x >> count; pwd > made; sleep 0.2"
+    handles = []
+    for number in range(3):
+        work = world.directory / f"work-{number}"
+        work.mkdir()
+        (work / "main.sh").write_text("echo main; cat made")
+        spec = {"script": script, "marker": marker, "cwd": str(base)}
+        handles.append(world.launch(number, script=". ./main.sh; pwd", setup=spec, cwd=str(work)))
+    assert [world.end(handle)["exit_code"] for handle in handles] == [0] * 3
+    expected = [f"main\n{base}\n{world.directory}/work-{number}\n".encode() for number in range(3)]
+    assert [log_of(handle) for handle in handles] == expected
+    assert (base / "count").read_text() == "x\n"
+    assert not (world.directory / "work-0" / "main.sh").is_symlink()
