@@ -39,6 +39,7 @@ from corral.model.messages import (
 from corral.model.resources import DeviceState, Health, NodeSpec
 from corral.model.state import Node
 from corral.model.transitions import copy_job
+from corral.policy.fencing import is_wrong
 
 RECOVERY_STREAK = 3
 SKEWS_KEPT = 5
@@ -158,6 +159,7 @@ class Liveness:
         self._leases.heard(contact, beat.contact_boottime_s)
         contact.load_1m, contact.memory_free_mib = beat.load_1m, beat.memory_free_mib
         contact.skews_s = (*contact.skews_s[-(SKEWS_KEPT - 1) :], beat.wall_s - now - self.wall_offset_s)
+        contact.clock_wrong = is_wrong(contact.clock_skew_s or 0.0, self._book.observed.own_skew_s)
         self._observe(beat.node, contact, beat.devices, beat.shards)
         self._devices(now, beat.node, contact, beat.devices)
         self._book.observed.hear_halts(beat.usage, self._book.state.jobs)

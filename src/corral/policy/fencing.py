@@ -75,5 +75,9 @@ def wrong_clocks(skews: Mapping[NodeId, float]) -> tuple[frozenset[NodeId], floa
     """
     reference = median(skews.values()) if len(skews) >= CLOCKS_TO_JUDGE else 0.0
     own = -reference if abs(reference) > SKEW_MAX_S else 0.0
-    truth = -own
-    return frozenset(node for node, skew in skews.items() if abs(skew - truth) > SKEW_MAX_S), own
+    return frozenset(node for node, skew in skews.items() if is_wrong(skew, own)), own
+
+
+def is_wrong(skew_s: float, own_s: float) -> bool:
+    """Return whether a clock is off by too much; the controller's own is by ``own_s``."""
+    return abs(skew_s + own_s) > SKEW_MAX_S

@@ -130,6 +130,13 @@ def test_a_node_with_a_wrong_clock_gets_no_new_tasks_and_keeps_its_own(skew_s: f
     assert world.job("2").state is JobState.RUNNING
 
 
+def test_a_clock_that_is_seen_to_be_wrong_counts_at_once() -> None:
+    world = pool("n1", "n2")
+    beat(world, "n1", 10.0)
+    world.submit(replace(EXCLUSIVE, num_nodes=2))
+    assert world.job("1").state is JobState.PENDING
+
+
 def test_a_message_that_was_delayed_makes_no_clock_wrong() -> None:
     world = pool("n1", "n2")
     for late_s in (0.1, 7.0, 5.0, 0.2, 9.0):
