@@ -19,6 +19,7 @@ from bench import postgres
 from bench.hosts import Host, HostFailed, Hosts
 from bench.pool import corral
 from corral.client import Client
+from corral.model.errors import CorralError, DaemonNotRunning
 
 START_LIMIT_S = 180.0
 DATABASE_PORT = 5432
@@ -102,6 +103,26 @@ class Machines:
     def client(self, retry_s: float = 60.0) -> Client:
         """Return a client outside of all machines; it knows the first head, and through it the others."""
         return Client(state_dir=self.state_dir(self.heads[0]), retry_s=retry_s)
+
+    def leader(self) -> tuple[str, int]:
+        """Return which head leads, and its epoch, as the heads themselves say; the newest epoch counts.
+
+        Raises ``DaemonNotRunning`` when no head answers.
+        """
+        found: list[tuple[int, str]] = []
+        fault: CorralError | None = None
+        for head in self.heads:
+            try:
+                with Client(state_dir=self.state_dir(head), retry_s=0.0, timeout_s=5.0) as client:
+                    status = client.status()
+            except CorralError as error:
+                fault = error
+                continue
+            found += [(status.epoch, name) for name in self.heads if f"//{self.hosts[name].address}:" in status.url]
+        if not found:
+            raise fault or DaemonNotRunning("no head says who leads")
+        epoch, name = max(found)
+        return name, epoch
 
     def agent(self, node: str) -> int:
         """Return the process id of a node's agent, as this machine counts."""

@@ -23,9 +23,9 @@ def clock_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def five(clock_file: Path) -> Iterator[Machines]:
-    """Give a head and five nodes."""
+    """Give five nodes, two heads and their database, every one on a machine of its own."""
     clock = {"PYTHONPATH": str(WRONG_CLOCK), "WRONG_CLOCK": str(clock_file)}
-    with machines(nodes=5, environment={"n5": clock}) as pool:
+    with machines(nodes=5, heads=2, database=True, environment={"n5": clock}) as pool:
         yield pool
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bench import chaos_task
+from bench import chaos_task, postgres
 from bench.hosts import PACKAGES
 from bench.machines import Machines
 from bench.witness import Mark, Witness
@@ -34,6 +34,8 @@ def machines(**shape: Any) -> Machines:
     needs.root()
     for name, package in PACKAGES.items():
         needs.program(name, package=package)
+    if postgres.binaries() is None:
+        needs.unmet("needs a PostgreSQL server: apt-get install postgresql")
     # Found, not imported: beside a machine's wheel of AMD's library without that library the import fails.
     if importlib.util.find_spec("ray") is None:
         needs.unmet("needs the module ray: pip install 'corral[ray]'")
