@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
@@ -22,6 +23,7 @@ from corral.client import Client
 from corral.model.errors import CorralError, DaemonNotRunning
 
 START_LIMIT_S = 180.0
+LEADER_LIMIT_S = 2.0
 DATABASE_PORT = 5432
 
 
@@ -109,20 +111,21 @@ class Machines:
 
         Raises ``DaemonNotRunning`` when no head answers.
         """
-        found: list[tuple[int, str]] = []
-        fault: CorralError | None = None
-        for head in self.heads:
-            try:
-                with Client(state_dir=self.state_dir(head), retry_s=0.0, timeout_s=5.0) as client:
-                    status = client.status()
-            except CorralError as error:
-                fault = error
-                continue
-            found += [(status.epoch, name) for name in self.heads if f"//{self.hosts[name].address}:" in status.url]
+        with ThreadPoolExecutor(len(self.heads)) as threads:
+            found = [told for told in threads.map(self._told_leader, self.heads) if told is not None]
         if not found:
-            raise fault or DaemonNotRunning("no head says who leads")
+            raise DaemonNotRunning("no head says who leads")
         epoch, name = max(found)
         return name, epoch
+
+    def _told_leader(self, head: str) -> tuple[int, str] | None:
+        try:
+            with Client(state_dir=self.state_dir(head), retry_s=0.0, timeout_s=LEADER_LIMIT_S) as client:
+                status = client.status()
+        except CorralError:
+            return None
+        named = (name for name in self.heads if f"//{self.hosts[name].address}:" in status.url)
+        return next(((status.epoch, name) for name in named), None)
 
     def agent(self, node: str) -> int:
         """Return the process id of a node's agent, as this machine counts."""

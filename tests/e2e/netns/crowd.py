@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from bench import chaos_task, postgres
@@ -48,9 +50,7 @@ class Crowd:
     def __init__(self, pool: Machines) -> None:
         self.pool = pool
         self.client = pool.client()
-        folder = pool.hosts.directory / "witness"
-        folder.mkdir(exist_ok=True)
-        folder.chmod(0o777)
+        folder = Path(tempfile.mkdtemp(prefix="witness-", dir=pool.hosts.directory))
         self.witness = Witness(folder)
         self.jobs: dict[str, JobHandle] = {}
 
