@@ -12,7 +12,15 @@ import msgspec
 
 from corral.client.discovery import Address, Discovery, checked_url
 from corral.client.transport import Broken, NotSent, Reply, Stream, Transport
-from corral.model.errors import CorralError, DaemonNotRunning, NotLeader, Refusal, Unauthenticated, Unavailable
+from corral.model.errors import (
+    CorralError,
+    DaemonNotRunning,
+    NotLeader,
+    Refusal,
+    StoreAway,
+    Unauthenticated,
+    Unavailable,
+)
 
 T = TypeVar("T")
 BACKOFF_FIRST_S = 0.02
@@ -110,9 +118,7 @@ class Caller:
                 reply = self.transport.request(method, url, all_headers, body, limit_s)
                 if reply.status < 300:
                     return reply
-                if reply.status == 401:
-                    self._forget(target)  # the pool may have been made anew, with a new token
-                error = error_of(reply.status, reply.headers, reply.body, url)
+                error = self._refusal(target, reply, url)
                 if isinstance(error, NotLeader):
                     # It was not carried out, whatever it is. To a leader that was named it goes at once, but only once.
                     followed = self._follow(target, reply.headers) and not followed
@@ -134,6 +140,14 @@ class Caller:
                     doubt = "" if repeatable else "; whether the call was carried out is unknown"
                     raise Unavailable(f"the connection to {origin} broke: {broken}{doubt}") from None
                 self._forget(target)
+
+    def _refusal(self, target: Target, reply: Reply, url: str) -> CorralError:
+        """Return the error of an answer; look for the pool again where another place may answer better."""
+        error = error_of(reply.status, reply.headers, reply.body, url)
+        # The pool may have been made anew, with a new token; a head may be cut off alone, and another one lead.
+        if reply.status == 401 or isinstance(error, StoreAway):
+            self._forget(target)
+        return error
 
     def stream(self, path: str, query: Query | None, headers: Mapping[str, str] | None = None) -> Stream:
         """Open a stream of server-sent events, once; raise ``NotSent`` or ``Broken``, or a problem document's error."""

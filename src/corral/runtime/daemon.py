@@ -53,6 +53,8 @@ EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 RESERVE_BYTES = 4_096
 SERVED_S = 3.0
 APPEAR_S = 3.0
+LOOK_S = 1.0
+DOUBT_S = 10.0
 OPEN_AGAIN_S = 0.5
 log = logging.getLogger("corral.daemon")
 
@@ -258,18 +260,30 @@ class Daemon:
             return
         serve_pool(self.app, term.pool, term.files, term.membership)
         appearing = asyncio.create_task(self._appear(head, term), name="appear")
+        doubting = asyncio.create_task(self._doubt(campaign, term), name="doubt")
         try:
             await asyncio.wait({control, running}, return_when=asyncio.FIRST_COMPLETED)
             if not control.done():
                 term.shell.depose(Elsewhere(self._leader).reason())
         finally:
             serve_pool(self.app, Elsewhere(self._leader))
-            await ended(appearing)
+            await ended(appearing, doubting)
             term.retire()
             await term.end()
         fault = fault_of(control)
         if fault is not None and not isinstance(fault, NotLeader | StoreConflict | StoreAway):
             raise fault
+
+    async def _doubt(self, campaign: Campaign, term: Term) -> None:
+        """While nobody knows whether another one leads: let those that wait here look around from time to time."""
+        since: float | None = None
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now = time.monotonic()
+            since = None if campaign.valid() else now if since is None else since
+            if since is not None and now - since > DOUBT_S:
+                serve_pool(self.app, term.pool, term.files, term.membership)
+                since = now
 
     async def _appear(self, head: Head, term: Term | None) -> None:
         """Say from time to time that this head is there, and learn of the others."""

@@ -130,11 +130,16 @@ def test_what_may_not_be_repeated_still_follows_the_leader_for_it_was_not_carrie
 
 def test_a_database_that_is_away_is_waited_for_as_far_as_patience_goes() -> None:
     away = Reply(503, {}, b'{"code": "STORE_AWAY", "message": "the database does not answer"}')
-    heads = Heads(a=[away, away, EMPTY], b=[EMPTY])
+    heads = Heads(a=[away, EMPTY], b=[away])
     client(heads).queues()
-    assert heads.asked == ["a", "a", "a"]
+    assert heads.asked == ["a", "b", "a"]
     with pytest.raises(StoreAway):
         client(Heads(a=[away], b=[away]), retry_s=0.05).queues()
+
+
+def test_a_leader_that_is_cut_off_from_its_database_is_left_for_the_one_that_leads_now() -> None:
+    away = Reply(503, {}, b'{"code": "STORE_AWAY", "message": "the database does not answer"}')
+    assert asked_of(a=[elsewhere(B), away], b=[away, EMPTY]) == ["a", "b", "a", "b"]
 
 
 def test_nobody_at_all_is_said_after_the_patience() -> None:
