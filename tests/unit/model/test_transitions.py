@@ -17,6 +17,8 @@ from corral.model.events import (
     JobCancelRequested,
     JobEnded,
     JobSubmitted,
+    MaintenanceEnded,
+    MaintenanceStarted,
     NodeJoined,
     NodeRemoved,
     QueueRemoved,
@@ -29,7 +31,7 @@ from corral.model.ids import DeviceId, GangKey, JobId, NodeId, QueueName, TaskKe
 from corral.model.job import Cause, JobSpec, JobState, StopReason, TaskExit, TaskState, deciding_exit
 from corral.model.offer import Bid
 from corral.model.resources import Amount, Demand, DeviceShare, DeviceSpec, GangShape, NodeSpec, Placement
-from corral.model.state import PoolState
+from corral.model.state import Maintenance, PoolState
 from corral.model.tenant import Tenant
 from corral.model.transitions import fold
 
@@ -263,6 +265,25 @@ def test_a_rank_that_does_not_exist_is_refused(rank: int) -> None:
             fold(fresh, GangPlaced(at=20.0, job=J, gang=0, incarnation=1, placements=placements))
         assert fresh.held[N].gangs == {}
     assert msgspec.to_builtins(state) == before
+
+
+def test_what_was_granted_for_a_maintenance_outlives_it() -> None:
+    state = PoolState()
+    fold(state, MaintenanceStarted(at=100.0, until=1900.0, by="me", reason="disks"))
+    assert state.maintenance == Maintenance(100.0, 1900.0, "me", "disks", granted_until=1900.0, granted_s=1800.0)
+    assert state.maintenance.active(1899.9)
+    assert not state.maintenance.active(1900.0)
+    fold(state, MaintenanceEnded(at=200.0, by="me"))
+    assert not state.maintenance.active(200.0)
+    # A shorter one forgets nothing; one that begins when all that was granted is over does.
+    fold(state, MaintenanceStarted(at=300.0, until=400.0, by="me"))
+    assert (state.maintenance.until, state.maintenance.granted_until, state.maintenance.granted_s) == (400, 1900, 1800)
+    fold(state, MaintenanceStarted(at=1900.0, until=2000.0, by="me"))
+    assert (state.maintenance.granted_until, state.maintenance.granted_s) == (2000.0, 100.0)
+    ended = MaintenanceEnded(at=1950.0, by="me")
+    fold(state, FactCodec.decode(FactCodec.encode(ended)))
+    fold(state, MaintenanceEnded(at=1960.0, by="you"))
+    assert state.maintenance.ended_at == 1950.0
 
 
 def test_removed_tenants_and_queues_leave_no_count_behind() -> None:
