@@ -188,6 +188,18 @@ def test_a_controller_that_hears_nobody_gives_nobody_up() -> None:
     assert again(world)
 
 
+def test_a_silence_of_everybody_ends_at_last_so_that_a_dead_pool_can_be_cleared() -> None:
+    world = pool("n1")
+    world.submit(UNFENCED)
+    world.start("1")
+    pass_time(world, 3600.0)
+    assert not [fact for fact in world.journal if isinstance(fact, NodeLost)]
+    world.tell(Cancel(JobId("1"), "me"))
+    pass_time(world, 40.0)
+    assert [fact.node for fact in world.journal if isinstance(fact, NodeLost)] == ["n1"]
+    assert [row.state for row in world.finished] == ["cancelled"]
+
+
 def test_an_engine_that_breaks_off_all_connections_and_is_back_in_a_minute_costs_nothing() -> None:
     world = pool()
     place(world, UNFENCED)
