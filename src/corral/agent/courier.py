@@ -22,6 +22,8 @@ TIMEOUT_S = 60.0
 CONNECT_S = 5.0
 PAUSE_S = 0.5
 KEPT_MAX = 4
+FETCH_PATIENCE_S = 240.0
+"""A task that was placed waits so long for its files: the heads' database may be away."""
 
 BlobOf = Callable[[str], bytes]
 
@@ -138,7 +140,8 @@ class Courier:
     def fetch(self, names: Sequence[str]) -> list[bytes | None]:
         """Return the first blobs of a list, at least one; ``None`` for those that are not there."""
         asked = list(names[:BLOBS_ASKED_MAX])
-        found = unpack(self.call("/files/fetch", msgspec.json.encode({"blobs": asked})))
+        body = msgspec.json.encode({"blobs": asked})
+        found = unpack(self.call("/files/fetch", body, patience_s=FETCH_PATIENCE_S))
         if not 0 < len(found) <= len(asked):
             raise FilesDamaged(f"{len(asked)} blobs were asked for, {len(found)} came")
         return found

@@ -26,12 +26,16 @@ Fetch = Callable[[Sequence[str]], Sequence[bytes | None]]
 
 
 class Depot:
-    """One node's. Every method blocks; threads may share it."""
+    """One node's. Every method blocks; threads may share it.
+
+    Attributes:
+        bytes_max: What is kept beside what is in use.
+    """
 
     def __init__(self, directory: Path, bytes_max: int, fetch: Fetch) -> None:
         self._blobs = directory / "blobs"
         self._bases = directory / "bases"
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._fetch = fetch
         self._lock = threading.Lock()
         self._of_tree: dict[str, threading.Lock] = {}
@@ -148,12 +152,12 @@ class Depot:
     def _trim(self) -> None:
         """Remove what was used least recently until the rest fits."""
         with self._lock:
-            if self._size is not None and self._size <= self._bytes_max:
+            if self._size is not None and self._size <= self.bytes_max:
                 return
             kept = sorted(self._inventory())
             total = sum(size for _, size, _ in kept)
             for _, size, path in kept:
-                if total <= self._bytes_max:
+                if total <= self.bytes_max:
                     break
                 if path.name not in self._held:
                     _remove(path)
@@ -169,7 +173,7 @@ class Depot:
                     yield status.st_mtime, status.st_size, path
         for path in self._bases.iterdir() if self._bases.is_dir() else ():
             if not path.name.startswith("."):
-                yield path.stat().st_mtime, _size_of(path), path
+                yield path.stat().st_mtime, size_of(path), path
 
 
 def _remove(path: Path) -> None:
@@ -181,7 +185,8 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _size_of(directory: Path) -> int:
+def size_of(directory: Path) -> int:
+    """Return the bytes of all files below a directory, 0 when there is none."""
     total = 0
     for folder, _, names in os.walk(directory):
         for name in names:

@@ -106,7 +106,8 @@ class Returner:
 
     def forget(self, running: Running) -> None:
         """Let go of a task that was never started."""
-        self._watched.pop(running.marker, None)
+        if self._watched.pop(running.marker, None) is not None:
+            self._travelling.leave(running.directory)
 
     async def finish(self, running: Running) -> str | None:
         """Bring back the rest of a task that has ended; return what did not come back and why, if anything."""
@@ -119,9 +120,13 @@ class Returner:
         watched.last.append(last)
         self._bell.set()
         await asyncio.wait([last], timeout=LOG_LAST_S)
-        if problem is None:
-            await in_thread(lambda: self._travelling.clear(running.directory))
+        await in_thread(lambda: self._let_go(running.directory, whole=problem is None))
         return problem
+
+    def _let_go(self, directory: str, *, whole: bool) -> None:
+        self._travelling.leave(directory)
+        if whole:
+            self._travelling.clear(directory)
 
     # ---- files -----------------------------------------------------------------------------------------------------
 

@@ -9,17 +9,20 @@ jobs/JOB/checkpoint/.GANG   the tree that was given back or restored last
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import threading
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from corral.agent.config import AgentConfig
-from corral.agent.depot import Depot
+from corral.agent.depot import Depot, size_of
 from corral.agent.shim.setup_result import UNTOUCHED_NS
 from corral.agent.taskdir import WORK, replace_file
 from corral.agent.workview import ViewFailed, build_view
@@ -31,6 +34,7 @@ from corral.wire.trees import Entry
 LUGGAGE = "luggage"
 OUTPUT = "output"
 MOUNTS = "mounts"
+SWEEP_EVERY_S = 60.0
 
 
 class Luggage(msgspec.Struct, frozen=True):
@@ -60,6 +64,8 @@ class Travelling:
         self._config = config
         self._depot = depot
         self._restoring = threading.Lock()
+        self._live: Counter[str] = Counter()
+        self._swept_at = time.monotonic()
 
     def lay_out(self, command: LaunchTask, directory: str) -> Packed:
         """Make a task's working directory, its output and its checkpoint in the task's directory.
@@ -77,6 +83,7 @@ class Travelling:
         key, setup = self._setup(command, own=command.files is not None or cwd == output)
         luggage = Luggage(cwd, output, command.outputs, checkpoint, key)
         replace_file(f"{directory}/{LUGGAGE}", msgspec.json.encode(luggage))
+        self._live[luggage.checkpoint or ""] += 1
         return Packed(cwd, setup)
 
     def _setup(self, command: LaunchTask, *, own: bool) -> tuple[str | None, dict[str, str] | None]:
@@ -154,18 +161,48 @@ class Travelling:
     def adopt(self, directory: str) -> None:
         """Count what a task of an earlier run of the agent uses."""
         luggage = read_luggage(directory)
-        if luggage is not None and luggage.base is not None:
+        if luggage is None:
+            return
+        self._live[luggage.checkpoint or ""] += 1
+        if luggage.base is not None:
             self._depot.enter(luggage.base)
 
-    def clear(self, directory: str) -> None:
-        """Remove what an ended task does not need any more: its files went back, its log stays."""
+    def leave(self, directory: str) -> None:
+        """Count a task that has ended, or never began, as one that uses nothing any more."""
         luggage = read_luggage(directory)
         if luggage is None:
             return
+        self._live[luggage.checkpoint or ""] -= 1
         if luggage.base is not None:
             self._depot.leave(luggage.base)
+        if time.monotonic() - self._swept_at > SWEEP_EVERY_S:
+            self._swept_at = time.monotonic()
+            self.sweep()
+
+    def clear(self, directory: str) -> None:
+        """Remove what an ended task does not need any more: its files went back, its log stays."""
         for name in (WORK, OUTPUT, MOUNTS):
             shutil.rmtree(f"{directory}/{name}", ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Remove the checkpoints that were given back least recently until the others fit beside the depot.
+
+        They are at the pool: a task that goes on here gets its own back. What was never given back stays.
+        """
+        jobs = Path(self._config.state_dir, "jobs")
+        kept: list[tuple[float, int, Path]] = []
+        for marker in jobs.glob("*/checkpoint/.[0-9]*"):
+            path = marker.with_name(marker.name.removeprefix("."))
+            with contextlib.suppress(FileNotFoundError):
+                kept.append((marker.stat().st_mtime, size_of(path), path))
+        total = sum(size for _, size, _ in kept)
+        for _, size, path in sorted(kept):
+            if total <= self._depot.bytes_max:
+                return
+            if self._live[str(path)] <= 0:
+                path.with_name(f".{path.name}").unlink(missing_ok=True)
+                shutil.rmtree(path, ignore_errors=True)
+                total -= size
 
 
 def _absent(directory: Path, entries: Sequence[Entry]) -> list[Entry]:

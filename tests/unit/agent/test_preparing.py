@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ from corral.agent import taskdir
 from corral.agent.affinity import CpuChooser
 from corral.agent.cgroup import CgroupSupport, Controller
 from corral.agent.config import AgentConfig
+from corral.agent.depot import Depot
 from corral.agent.preparing import PreparationFailed, Preparer, port_is_free
 from corral.agent.shim.lease import read_deadline
 from corral.agent.shim.spec import TaskSpec, parse
+from corral.agent.travelling import Travelling
+from corral.model.files import JobFiles
 from corral.model.job import CheckpointSpec
 from corral.model.resources import Placement
 from tests import needs
@@ -177,3 +181,16 @@ def test_a_directory_that_nobody_forked_can_be_closed(tmp_path: Path) -> None:
     assert taskdir.forbid_fork(tmp_path)
     assert not taskdir.forbid_fork(tmp_path)
     assert os.listdir(tmp_path) == ["forked"]  # noqa: PTH208 - names are all that is wanted
+
+
+def test_of_a_task_whose_files_do_not_come_nothing_large_is_left(config: AgentConfig) -> None:
+    def fetch(names: Sequence[str]) -> list[bytes | None]:
+        return [None for _ in names]
+
+    travelling = Travelling(config, Depot(config.node_dir / "cache", 1 << 20, fetch))
+    preparer = Preparer(config, None, None, {"PATH": "/bin"}, travelling)
+    assert preparer.slow(launch(key(12), files=JobFiles("ab" * 32)))
+    assert not preparer.slow(launch(key(12), workdir="/"))
+    with pytest.raises(PreparationFailed, match="submit the job again"):
+        prepare(preparer, files=JobFiles("ab" * 32))
+    assert {path.name for path in (config.tasks_dir / "12.3.1.5").iterdir()} == set()

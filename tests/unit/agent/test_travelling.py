@@ -247,6 +247,7 @@ def test_the_directory_of_a_setup_stays_while_a_task_uses_it(
     again.travelling.adopt(str(directory))
     again.lay_out(3, files=JobFiles(pool.send(other)))
     assert base.exists()
+    again.travelling.leave(str(directory))
     again.travelling.clear(str(directory))
     assert not Path(packed.cwd).exists()
     again.lay_out(4, files=JobFiles(pool.send(other)))
@@ -327,3 +328,26 @@ def test_a_checkpoint_on_the_user_s_own_storage_is_left_alone(node: Node, tmp_pa
     luggage = read_luggage(str(directory))
     assert luggage is not None
     assert luggage.checkpoint is None
+
+
+def test_checkpoints_that_are_at_the_pool_go_when_they_are_too_many(
+    config: AgentConfig, pool: Pool, saved: Path
+) -> None:
+    node = Node(config, pool, bytes_max=3 * MIB)
+    (saved / "w").write_bytes(bytes(MIB + 1))
+    tree = pool.send(saved)
+    directories = [node.lay_out(job, 2, restore=(tree,))[0] for job in (1, 2, 3, 4)]
+    jobs = Path(config.state_dir, "jobs")
+    for job in (1, 2, 3, 4):
+        os.utime(jobs / str(job) / "checkpoint" / ".0", (1_000 + job, 1_000 + job))
+    # Never given back: it is nowhere else.
+    node.lay_out(5, 1)
+    (jobs / "5" / "checkpoint" / "0" / "w").write_bytes(bytes(8 * MIB))
+    for directory in directories[1:]:
+        node.travelling.leave(str(directory))
+    node.travelling.sweep()
+    left = sorted(path.parent.parent.name for path in jobs.glob("*/checkpoint/0"))
+    # The first is in use, the second and third were given back before the fourth.
+    assert left == ["1", "4", "5"]
+    node.lay_out(2, 3, restore=(tree,))
+    assert (jobs / "2" / "checkpoint" / "0" / "w").stat().st_size == MIB + 1
