@@ -2,14 +2,15 @@
 
 Prints one JSON object; times in milliseconds. ``launch_ms_median``, ``launch_ms_p95``: single jobs on a quiet pool that
 ``corral head`` made of this machine (8 simulated devices), from the call of ``client.submit`` to the first instruction
-of the job's program: through the API, the controller, the bridge, Ray, the relay, the agent and the fork server.
-``local_ms_median`` is the same on the embedded engine (``corral up``), just before: what Ray adds is the difference.
-The rest says on what it was measured.
+of the job's program, in an empty working directory: through the API, the controller, the bridge, Ray, the relay, the
+agent and the fork server. ``local_ms_median`` is the same on the embedded engine (``corral up``), just before: what Ray
+adds is the difference. The rest says on what it was measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -78,7 +79,10 @@ def measure(jobs: int) -> Figures:
 def starts_ms(pool: Pool, stamp: Stamp, directory: Path, jobs: int) -> list[float]:
     """Start the pool, submit jobs one after the other, and return how long each took to start."""
     directory.mkdir()
-    with pool, pool.client() as client:
+    work = directory / "work"
+    work.mkdir()
+    # The working directory travels to the nodes of a pool of several machines: here it is an empty one.
+    with pool, pool.client() as client, contextlib.chdir(work):
         times = [call_start_ms(client, stamp, directory / str(number)) for number in range(WARM_UP_JOBS + jobs)]
     measured = times[WARM_UP_JOBS:]
     say(f"{directory.name}: {statistics.median(measured):.1f} ms, p95 {percentile(measured, 95):.1f} ms")
