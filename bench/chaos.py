@@ -6,7 +6,7 @@ Four nodes, two heads and their PostgreSQL, each on a machine made of namespaces
 Machines are killed, cut off, paused, slowed and restarted, and so are the parts of corral and Ray on them; some faults
 come alone and are timed, some in pairs. Prints one object:
 
-* ``minutes``, ``faults`` (kind to count), ``jobs`` (acknowledged), ``lost``, ``lost_writes`` (acknowledged jobs that the
+* ``minutes``, ``faults`` (kind to count), ``jobs`` (acknowledged), ``lost`` (of them), ``lost_writes`` (those that the
   pool forgot), ``wrong_results``, and ``double_runs``: exclusive tasks of which two incarnations ran at once;
 * ``detect_s_max``: the longest time from a fault to its detection; and until tasks ran again: not fenced ones
   (``again_unfenced_s_max``), after proof of death (``again_proof_s_max``), exclusive ones less their lease
@@ -44,6 +44,7 @@ JOBS = 8
 HEAL_S = 120.0
 PAUSE_OVERLAP_S = 1.0
 PAIRS = 0.3
+BUSY_NODES = 0.8
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,15 @@ class Chaos:
     times: Times = field(default_factory=Times)
     paused: set[tuple[str, int]] = field(default_factory=set)
 
-    def run(self, seconds: float) -> None:
+    def run(self, seconds: float, kinds: Sequence[Fault] = (*NODE_FAULTS, *HEAD_FAULTS)) -> None:
         """Do one fault after the other until the time is over; the last one is undone."""
+        while not self._busy():
+            time.sleep(0.5)
         until = time.monotonic() + seconds
         deck: list[Fault] = []
         while time.monotonic() < until:
             if not deck:
-                deck = [*NODE_FAULTS, *HEAD_FAULTS]
+                deck = [*kinds]
                 self.rng.shuffle(deck)
             fault = deck.pop()
             if self.rng.random() < PAIRS and deck and (deck[-1] in NODE_FAULTS) != (fault in NODE_FAULTS):
@@ -127,7 +130,14 @@ class Chaos:
             time.sleep(max(self.rng.uniform(*fault.seconds) for fault in (one, other)))
 
     def _target(self, fault: Fault) -> str:
+        # The pool packs its tasks together: most faults are for nodes that have some.
+        if fault in NODE_FAULTS and self.rng.random() < BUSY_NODES and (busy := self._busy()):
+            return self.rng.choice(busy)
         return self.rng.choice(self.pool.nodes if fault in NODE_FAULTS else self.pool.heads)
+
+    def _busy(self) -> list[str]:
+        with self.pool.client() as client:
+            return [node.spec.id for node in client.nodes() if node.gangs]
 
     @contextlib.contextmanager
     def _doing(self, fault: Fault, name: str, struck: Sequence[Struck]) -> Iterator[None]:

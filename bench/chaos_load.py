@@ -55,11 +55,21 @@ class Verdict:
 class Load:
     """Keeps a number of jobs unfinished until it is told to stop. ``client`` makes a client of the pool."""
 
-    def __init__(self, client: Callable[[], Client], witness: Path, *, jobs: int, lease_s: float, seed: int) -> None:
+    def __init__(
+        self,
+        client: Callable[[], Client],
+        witness: Path,
+        *,
+        jobs: int,
+        lease_s: float,
+        seed: int,
+        steps: tuple[int, int] = (200, 900),
+    ) -> None:
         self._client = client
         self._witness = witness
         self._unfinished_max = jobs
         self._lease_s = lease_s
+        self._steps = steps
         self._random = random.Random(seed)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
@@ -101,7 +111,7 @@ class Load:
             name=f"{'gang' if gang else 'array'}-{number}",
             fencing=Fencing.EXCLUSIVE if gang or number % GANG_EVERY == 1 else Fencing.NONE,
             seed=self._random.randrange(1 << 32),
-            steps=self._random.randrange(200, 900),
+            steps=self._random.randint(*self._steps),
             elements=1 if gang else ARRAY_SIZE,
             ranks=GANG_RANKS if gang else 1,
         )
