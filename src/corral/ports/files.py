@@ -28,6 +28,9 @@ class BlobStore(Protocol):
     def missing(self, names: Collection[str]) -> set[str]:
         """Return those that are not there; the others count as used now."""
 
+    def names(self) -> list[str]:
+        """Return the names of all blobs."""
+
     def sweep(self, unused_since: float) -> int:
         """Delete what was not used since a time (epoch seconds); return how many."""
 

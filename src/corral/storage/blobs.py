@@ -88,6 +88,11 @@ class DirectoryBlobs:
         """Let the threads go."""
         self._flushers.shutdown(wait=False)
 
+    def names(self) -> list[str]:
+        """Return the names of all blobs; those that are being written are not there yet."""
+        with _faults(self._root):
+            return sorted(path.name for path in self._files() if path.name.startswith(path.parent.name))
+
     def _files(self) -> Iterator[Path]:
         if self._root.is_dir():
             for folder in self._root.iterdir():

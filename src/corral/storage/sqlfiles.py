@@ -86,6 +86,11 @@ class SqlBlobs(_Tables):
                 connection.execute(used)
         return absent
 
+    def names(self) -> list[str]:
+        """Return the names of all blobs."""
+        with self._reading("list files in") as connection:
+            return list(connection.scalars(select(blobs.c.name).order_by(blobs.c.name)))
+
     def sweep(self, unused_since: float) -> int:
         """Delete what was not used since a time, a few at a time: nobody waits long for a lock."""
         gone = 0

@@ -177,7 +177,8 @@ class SqlStore:
             self._engine = self._writer = None
 
     @contextlib.contextmanager
-    def _writing(self, doing: str) -> Iterator[Connection]:
+    def writing(self, doing: str) -> Iterator[Connection]:
+        """Give a transaction that writes, after those before it."""
         with self._lock:
             writer = self._writer
             if writer is None:
@@ -204,7 +205,7 @@ class SqlStore:
 
     def acquire_leadership(self) -> int:
         """Raise the leader epoch durably and return it. Writers of older epochs are refused from now on."""
-        with self._writing("take the lead in") as connection:
+        with self.writing("take the lead in") as connection:
             nobody = {"beat": leadership.c.beat + 1, "holder": "", "place": "", "url": ""}
             connection.execute(
                 update(leadership).where(leadership.c.id == 1).values(epoch=leadership.c.epoch + 1, **nobody)
@@ -221,7 +222,7 @@ class SqlStore:
         """
         last = expected_seq + len(batch.facts)
         entries = [rows.journal_row(seq, epoch, fact) for seq, fact in enumerate(batch.facts, start=expected_seq + 1)]
-        with self._writing("append to") as connection:
+        with self.writing("append to") as connection:
             change = {"of_epoch": epoch, "expected_seq": expected_seq, "new_seq": last}
             if connection.execute(_advance, change).rowcount != 1:
                 now = connection.execute(_head).one()
@@ -292,7 +293,7 @@ class SqlStore:
         """
         checksum, packed = rows.pack_snapshot(data)
         statement = self._backend.insert(snapshots).values(seq=seq, checksum=checksum, data=packed)
-        with self._writing("save a snapshot in") as connection:
+        with self.writing("save a snapshot in") as connection:
             last = int(connection.execute(_head).one().last_seq)
             if seq > last:
                 raise StoreConflict(f"a snapshot at entry {seq} is ahead of the journal, which ends at {last}")
@@ -314,7 +315,7 @@ class SqlStore:
         kept, deleted, after = frozenset(keep_jobs), 0, 0
         covered = self._covered()
         while True:
-            with self._writing("prune") as connection:
+            with self.writing("prune") as connection:
                 step = connection.execute(
                     select(journal.c.seq, journal.c.job)
                     .where(journal.c.seq > after, journal.c.seq <= covered, journal.c.at < entries_before)
