@@ -15,7 +15,7 @@ from corral.client.discovery import Discovery
 from corral.client.handle import JobHandle
 from corral.client.submitting import Submitter
 from corral.client.transport import PlainTransport, Transport
-from corral.model.errors import InvalidField, UsageError
+from corral.model.errors import UsageError
 
 if TYPE_CHECKING:
     from corral.client.fields import JobFields
@@ -112,9 +112,6 @@ class Client:
 
         Raises ``InvalidField`` for a job's own proposer that is surely not to be found in its ``workdir``.
         """
-        for job in jobs:
-            if job.appmaster is not None:
-                _check_proposer(job.appmaster, job.workdir)
         key = idempotency_key or os.urandom(16).hex()
         if not key.isascii() or not key.isprintable():
             raise UsageError("an idempotency key must be printable ASCII")
@@ -383,16 +380,6 @@ class Client:
             self._caller.call("POST", path, body=body, repeatable=False)
         else:
             self._caller.call("PUT", f"{path}/{_name(name)}", body=msgspec.json.encode(said))
-
-
-def _check_proposer(entry_point: str, workdir: str | None) -> None:
-    from corral.policy.work import ENTRY_POINT
-    from corral.wire.entry_point import entry_point_problem
-
-    # What does not look like an entry point at all is the pool's to refuse.
-    problem = entry_point_problem(entry_point, workdir) if ENTRY_POINT.fullmatch(entry_point) else None
-    if problem is not None:
-        raise InvalidField(problem, field="appmaster", hint="it is looked for in workdir first")
 
 
 def _name(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from corral.client.calls import Caller, decoded
-from corral.model.errors import FilesMissing, FilesNeeded
+from corral.model.errors import FilesMissing, FilesNeeded, InvalidField
 
 if TYPE_CHECKING:
     from corral.client.luggage import Luggage
@@ -38,6 +38,9 @@ class Submitter:
 
     def submit(self, jobs: Sequence[JobAsk], key: str, user: str) -> tuple[Admitted, ...]:
         """Submit jobs together under an idempotency key."""
+        for job in jobs:
+            if job.appmaster is not None:
+                _check_proposer(job.appmaster, job.workdir)
         luggage = self._luggage
         if luggage is None:
             try:
@@ -61,3 +64,13 @@ class Submitter:
         body = msgspec.json.encode({"jobs": documents})
         reply = self._caller.call("POST", "/jobs", body=body, headers={"Idempotency-Key": key})
         return decoded(reply.body, _Submitted).jobs
+
+
+def _check_proposer(entry_point: str, workdir: str | None) -> None:
+    from corral.policy.work import ENTRY_POINT
+    from corral.wire.entry_point import entry_point_problem
+
+    # What does not look like an entry point at all is the pool's to refuse.
+    problem = entry_point_problem(entry_point, workdir) if ENTRY_POINT.fullmatch(entry_point) else None
+    if problem is not None:
+        raise InvalidField(problem, field="appmaster", hint="it is looked for in workdir first")

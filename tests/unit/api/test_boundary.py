@@ -47,7 +47,12 @@ def test_no_operation_is_there_for_nobody(http: Users, method: str, path: str) -
 
 
 def test_health_needs_no_token(http: Users) -> None:
-    assert http(None)("GET", "/v1/health").json() == {"version": "1.2.3", "pid": os.getpid(), "ok": True}
+    assert http(None)("GET", "/v1/health").json() == {
+        "version": "1.2.3",
+        "pid": os.getpid(),
+        "ok": True,
+        "leads": True,
+    }
 
 
 def test_the_scheme_of_the_token_is_read_in_any_case(http: Users) -> None:

@@ -119,7 +119,7 @@ BAD_SETTINGS: list[tuple[str, str]] = [
     ("node_lost_s = [\n", "TOML"),
     ("port_first = 30000\nport_last = 29000\n", "port_last (29000) is below port_first (30000)"),
     ("job_max = 5\n", "did you mean jobs_max?"),
-    ("colour = 5\n", "known: fairness, grace_default_s, history_retention_s, job"),
+    ("colour = 5\n", "known: cache_max_mib, fairness, fence_command, fence_timeout_s"),
 ]
 
 

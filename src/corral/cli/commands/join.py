@@ -9,6 +9,7 @@ import typer
 from msgspec.structs import replace
 
 from corral.cli.commands.pool import TlsCert, TlsKey
+from corral.cli.leaving import leave_now, place_of
 from corral.cli.session import Session, note, print_json
 from corral.cli.tree import Json, command
 from corral.model.errors import InvalidField, UsageError
@@ -230,19 +231,6 @@ def join(
     return hold(options.state_dir, info.supervisor_pid) if block else 0
 
 
-def place_of(session: Session) -> Path:
-    """Return the state directory: as it was chosen, else of the allocation of Slurm, else the usual one."""
-    import os
-
-    from corral.cli.session import STATE_DIR_VARIABLE
-    from corral.runtime.allocation import allocation, pilot_state_dir
-
-    given = allocation()
-    if given is None or session.chosen is not None or os.environ.get(STATE_DIR_VARIABLE):
-        return session.state_dir
-    return pilot_state_dir(given)
-
-
 def pilot(heads: str, *, token_file: str | None, simulated: str | None) -> str:
     """Return the batch script of a pilot. The token stays out of it."""
     import sys
@@ -272,19 +260,6 @@ def leave(
     if force and leave_tasks:
         raise UsageError("--force and --leave-tasks contradict each other", hint="choose one")
     leave_now(session, force=force, leave_tasks=leave_tasks, as_json=as_json)
-
-
-def leave_now(session: Session, *, force: bool, leave_tasks: bool, as_json: bool) -> None:
-    """Take this machine out of its pool, and say so."""
-    from corral.runtime.joining import leave as leave_pool
-
-    report = leave_pool(place_of(session), force=force, leave_tasks=leave_tasks)
-    if as_json:
-        print_json(report)
-    elif report.tasks_left:
-        note(f"this machine has left the pool; {report.tasks_left} tasks go on, as long as their leases let them")
-    else:
-        note("this machine has left the pool")
 
 
 def store_url(given: str | None) -> str | None:

@@ -121,7 +121,7 @@ def down(
     from corral.runtime.joining import is_node
 
     if is_node(session.state_dir):
-        from corral.cli.commands.join import leave_now
+        from corral.cli.leaving import leave_now
 
         leave_now(session, force=force, leave_tasks=leave_tasks, as_json=as_json)
         return
