@@ -20,7 +20,10 @@ set -u
 on_every_node() {{
     srun --overlap --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE" --cpu-bind=none --kill-on-bad-exit=0 "$@"
 }}
-trap 'on_every_node {corral} leave --force' TERM
+leave() {{
+    on_every_node {corral} leave --force
+}}
+trap leave TERM
 on_every_node {corral} join {join} --block &
 while [ -n "$(jobs -pr)" ]; do wait; done
 """
