@@ -45,8 +45,10 @@ def start_head(options: PoolOptions) -> HeadInfo:
         if not paths.ray_token.exists():
             write_whole(paths.ray_token, secrets.token_hex(32).encode(), mode=0o600)
     last = _last(paths)
-    if head.store is None and last is not None:
-        head = replace(head, store=last.store)
+    if last is not None:
+        # The nodes know where it was.
+        options = replace(options, port=options.port or last.bound_port)
+        head = replace(head, store=head.store or last.store)
     info = start_pool(replace(options, head=_with_ports(head, last.gcs_port if last else 0)))
     return HeadInfo(pool=info, join=join_command(paths) if paths.join_token.exists() else None)
 

@@ -37,6 +37,7 @@ PORTS = len(RAYLET_PORTS) + WORKER_PORTS
 CONNECT_S = 2.0
 LOOK_S = 2.0
 AGAIN_S = 0.5
+REFRESH_S = 30.0
 STOP_S = 3.0
 log = logging.getLogger("corral.raynode")
 
@@ -98,6 +99,7 @@ class RayProcess:
         self._pool = load_pool(paths.pool)
         self._asked_to_end = False
         self._process: subprocess.Popen[bytes] | None = None
+        self._asked_at = float("-inf")
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
 
@@ -141,6 +143,7 @@ class RayProcess:
         return self._process
 
     def _watch(self, process: subprocess.Popen[bytes], gcs: str) -> int:
+        self._asked_at = time.monotonic()
         while not self._asked_to_end and not self._moved(gcs):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(LOOK_S)
@@ -148,7 +151,8 @@ class RayProcess:
 
     def _moved(self, gcs: str) -> bool:
         """Return whether the pool's GCS is another one than that to which the raylet belongs."""
-        if not answers(gcs):
+        # Heads that came later are known in time: before the one that is known is lost.
+        if not answers(gcs) or time.monotonic() - self._asked_at > REFRESH_S:
             self._ask()
         now = self._gcs_place()
         if now and now != gcs:
@@ -179,6 +183,7 @@ class RayProcess:
 
     def _ask(self) -> None:
         """Ask the heads where the GCS is; who is a head knows it from its own daemon."""
+        self._asked_at = time.monotonic()
         if self._pool.role != "node":
             return
         try:

@@ -129,7 +129,7 @@ def down(
     if as_json:
         print_json(report)
     elif report.tasks_left:
-        note(f"the pool is stopped; {report.tasks_left} tasks go on, and corral up takes them over")
+        note(f"the pool is stopped; {report.tasks_left} tasks go on, and its next start takes them over")
     else:
         note("the pool is stopped")
 
