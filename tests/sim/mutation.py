@@ -18,6 +18,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 PATCHES = Path(__file__).with_name("mutants")
 SEEDS = 200
+HUNT_S = 580.0
 
 
 class Hunk(NamedTuple):
@@ -73,13 +74,18 @@ def hunt(patch: Path, seeds: int = SEEDS, workers: int | None = None) -> Hunt:
         command = [sys.executable, "-m", "corral.sim", "--seeds", order, "--fail-fast", "--quiet"]
         command += ["--workers", str(workers or os.cpu_count() or 1)]
         environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-        ended = subprocess.run(
-            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=600, check=False
-        )
-    total = re.search(r"^(\d+) storms passed, (\d) failed", ended.stdout, re.MULTILINE)
+        with subprocess.Popen(
+            command, cwd=tree, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as storms:
+            try:
+                said, wrong = storms.communicate(timeout=HUNT_S)
+            finally:
+                # Its workers end with it when it is asked to end, not when it is killed.
+                storms.terminate()
+    total = re.search(r"^(\d+) storms passed, (\d) failed", said, re.MULTILINE)
     if total is None:
-        raise RuntimeError(f"the storms broke down: {ended.stdout}{ended.stderr}")
-    found = re.search(r"^seed (\d+): (\w+Error: .*?)  \[", ended.stdout, re.MULTILINE)
+        raise RuntimeError(f"the storms broke down: {said}{wrong}")
+    found = re.search(r"^seed (\d+): (\w+Error: .*?)  \[", said, re.MULTILINE)
     return Hunt(int(total[1]), int(found[1]) if found else None, found[2] if found else "")
 
 

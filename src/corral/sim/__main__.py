@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 
 from corral.sim.storm.season import storms
@@ -48,6 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
         report = Storm(asked.seed, say if asked.trace else None).run()
         say(line(report))
         return 1 if report.failure else 0
+    # Its workers are to end with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     failed, passed = [], 0
     for report in storms(asked.seeds, asked.workers):
         if report.failure:

@@ -12,8 +12,9 @@ from corral.sim.storm.machine import Machine
 from corral.sim.storm.network import Network
 
 Repair = Callable[[], None]
-LASTING_S = ((0.5, 3.0, 8.0), (3.0, 8.0, 25.0), (25.0, 40.0, 60.0))
-"""How long faults last: less than anybody notices, about as long as it takes to notice, longer than leases."""
+SPELLS = (((0.5, 3.0, 8.0), (12, 20, 40)), ((3.0, 8.0, 25.0), (6, 12, 20)), ((25.0, 40.0, 60.0), (3, 5, 8)))
+"""How long faults last (s) and how many there are: less than anybody notices, about as long as it takes to notice,
+longer than leases. Where all is broken at once nothing is ever moved."""
 
 CLOCK_STEPS_S = (-3_600.0, -30.0, -1.0, 1.0, 30.0, 3_600.0)
 
@@ -43,8 +44,8 @@ class Faults:
         weights = [chance.choice((0, 1, 1, 4)) for _ in kinds]
         if not any(weights):
             weights[chance.randrange(len(weights))] = 1
-        lasting_s = chance.choice(LASTING_S if theme is KINDS else LASTING_S[1:])
-        for _ in range(chance.choice((6, 12, 20, 40))):
+        lasting_s, counts = chance.choice(SPELLS if theme is KINDS else SPELLS[1:])
+        for _ in range(chance.choice(counts)):
             kind = chance.choices(kinds, weights)[0]
             lasts_s = chance.choice(lasting_s) * chance.uniform(0.7, 1.3)
             self._course.after(chance.uniform(begin_s, end_s), lambda k=kind, s=lasts_s: self._strike(k, s))  # type: ignore[misc]
@@ -74,7 +75,9 @@ class Faults:
         self._network.mend_all()
 
     def _machine(self) -> Machine:
-        return self._course.chance.choice(self._machines)
+        """Return a machine: one on which something exclusive runs, as a rule."""
+        busy = [one for one in self._machines if any(run.going and run.exclusive for run in one.runs.values())]
+        return self._course.chance.choice(busy if busy and self._course.chance.random() < 0.7 else self._machines)
 
     def _head(self) -> Head:
         """Return a head: the one that leads, as a rule."""
@@ -278,7 +281,7 @@ NODES = (
     "takeover_without_a_node",
 )
 TASKS = ("agent_killed", "agent_stopped", "shim_killed", "shim_stopped", "device_failed", "slow_disk", "node_cut")
-THEMES = (KINDS, KINDS, LEADERS, LEADERS, NODES, TASKS)
+THEMES = (KINDS, KINDS, LEADERS, LEADERS, NODES, TASKS, TASKS)
 """What a storm breaks: everything, or mainly leaders, nodes or what is on them."""
 
 

@@ -17,7 +17,7 @@ from corral.sim.storm.course import Course
 from corral.sim.storm.network import Network
 from corral.sim.storm.run import Work
 
-ANSWER_S = 6.0
+ANSWER_S = 4.0
 AGAIN_S = (0.2, 1.5)
 TENANTS = (
     Tenant(TenantId("left"), weight=1.0, limit=Quota(gpu_milli=4_000)),
@@ -120,7 +120,7 @@ class People:
             ),
             tenant=chance.choice(("left", "right", None)),
             fencing=Fencing.NONE if loose else Fencing.EXCLUSIVE,
-            lease_s=chance.choice((12.0, 12.0, 15.0, 20.0, 45.0)),
+            lease_s=chance.choice((12.0, 12.0, 20.0, 30.0, 45.0)),
             grace_s=chance.choice((0.5, 3.0)),
             max_restarts=chance.choice((0, 1, 3)),
             **chance.choice(SHAPES),  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ from corral.sim.storm.network import Network
 from corral.sim.storm.people import People
 from corral.sim.storm.relay import Relay
 
-NODES = {"n1": 2, "n2": 4, "n3": 1, "n4": 2}
+NODES = {"n1": 2, "n2": 4, "n3": 1, "n4": 3, "n5": 2}
 STORM_S = 150.0
 BREATH_S = 5.0
 HEAL_S = 600.0
@@ -89,6 +89,8 @@ class Storm:
         self.clocks: list[HostClock] = []
         # In the worst case the controllers' clocks run fast and those of the machines slowly.
         self._mixed = chance.random() < 0.6
+        # Nodes with wrong wall clocks get nothing new: too many of them, and nothing is ever moved.
+        self._wrong = chance.random() < 0.25
         self.network = Network(self.course)
         self.machine_checker = MachineChecker(self.course)
         self.journal = JournalChecker(self.machine_checker.runs)
@@ -122,7 +124,7 @@ class Storm:
     def _clock(self, favoured: float) -> HostClock:
         chance = self.course.chance
         drift = (chance.choice((-1.0, 0.0, 1.0)) if self._mixed else favoured) * DRIFT_MAX
-        ahead_s = chance.choice((0.0, 0.0, 0.5, -0.5, 5.0, -7_000.0))
+        ahead_s = chance.choice((0.0, 5.0, -7_000.0) if self._wrong else (0.0, 0.5, -0.5))
         clock = HostClock(self.course, rate=1.0 + drift, boot_s=chance.uniform(10.0, 1e6), ahead_s=ahead_s)
         self.clocks.append(clock)
         return clock
@@ -163,19 +165,19 @@ class Storm:
             self.course.after(chance.uniform(0.0, 0.5), head.start)
         for machine in self.machines.values():
             self.course.after(chance.uniform(0.0, 2.0), machine.start_agent)
-        self.people.begin()
+        self.course.after(1.0, self.people.begin)
         if self.people.patient:
             # A leader with nothing to write does not notice that its database is away.
-            for _ in range(chance.choice((6, 12))):
-                self.course.after(chance.uniform(3.0, 2 * BREATH_S), self.people.submit)
+            for _ in range(chance.choice((4, 8))):
+                self.course.after(chance.uniform(BREATH_S, 3 * BREATH_S), self.people.submit)
         else:
             for _ in range(chance.choice((8, 20, 45))):
-                self.course.after(chance.uniform(0.5, 0.8 * STORM_S), self.people.submit)
+                self.course.after(chance.uniform(2.0, 0.8 * STORM_S), self.people.submit)
             for _ in range(chance.choice((0, 0, 3))):
                 self.course.after(chance.uniform(BREATH_S, STORM_S), self.people.cordon)
         for _ in range(chance.choice((0, 0, 0, 2))):
             self.course.after(chance.uniform(BREATH_S, STORM_S), self.people.plan_outage)
-        self.faults.plan(BREATH_S, STORM_S)
+        self.faults.plan(3 * BREATH_S, STORM_S)
         self._until(STORM_S, errors)
         self.course.note("storm", "is over: all is repaired")
         self.faults.heal()
