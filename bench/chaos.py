@@ -173,8 +173,12 @@ class Chaos:
         for one in struck:
             mark = self.witness.first(one.task, one.incarnation + 1)
             if mark is None:
+                if fault.proof is not Proof.ALIVE:
+                    silent_s = time.time() - self.witness.last(one.task)
+                    say(f"{one.task} does not run again yet; it was seen {silent_s:.1f} s ago")
                 continue
             again = mark.at - since
+            say(f"{one.task} ({one.fencing}) runs again after {again:.1f} s")
             if fault.proof is Proof.DEAD:
                 self.times.take("again_proof", again)
             elif fault.proof is Proof.NONE and one.fencing is Fencing.NONE:

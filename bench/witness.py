@@ -77,6 +77,10 @@ class Witness:
         """Return the newest incarnation that has said something; 0 when none has."""
         return max((mark.incarnation for mark in self.marks(task)), default=0)
 
+    def last(self, task: str) -> float:
+        """Return when a task said something last (seconds, wall clock); 0 when it never has."""
+        return max((mark.at for mark in self.marks(task)), default=0.0)
+
     def first(self, task: str, incarnation: int) -> Mark | None:
         """Return the first sign of life of an incarnation or a later one."""
         return next((mark for mark in self.marks(task) if mark.incarnation >= incarnation), None)

@@ -43,7 +43,7 @@ def test_a_witness_reads_on_where_it_ended_and_leaves_half_a_line_for_later(tmp_
     with (tmp_path / "a").open("a") as file:
         file.write("ep 0\n3 9.0 start 0\n3 10.0 step 0\n1 11.0 step 0\n")
     assert witness.marks("a")[1:3] == [Mark(1, 2.0, "step"), Mark(3, 9.0, "start")]
-    assert witness.newest("a") == 3
+    assert (witness.newest("a"), witness.last("a"), witness.last("b")) == (3, 11.0, 0.0)
     assert witness.first("a", 2) == Mark(3, 9.0, "start")
     assert witness.overlaps() == [Overlap("a", 1, 3, 2.0)]
 
