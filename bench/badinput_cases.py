@@ -48,6 +48,9 @@ def _chain(name: str, after: str) -> str:
     return f"name: {name}\nrun: 'true'\nafter: {after}\n"
 
 
+JOINING = json.dumps(
+    {"node": "n1", "machine": "m", "versions": {"corral": "1", "python": "3.11", "ray": "2"}, "clock": 0.0}
+).encode()
 FILES = (
     FileCase("an empty file", b"", "MISSING_FIELD"),
     FileCase("binary garbage", bytes(range(256)) * 16, "JOB_FILE_UNREADABLE"),
@@ -115,6 +118,11 @@ FLAGS = (
     FlagCase("one name for a bad priority", ("submit", "@", "--priority", "high"), "INVALID_FIELD"),
     FlagCase("a file that is not there", ("submit", "no-such-file.yaml"), "JOB_FILE_UNREADABLE"),
     FlagCase("a directory instead of a file", ("submit", "."), "JOB_FILE_UNREADABLE"),
+    FlagCase("joining without a token", ("join", "10.0.0.1"), "MISSING_FIELD"),
+    FlagCase("a token file that is not there", ("join", "10.0.0.1", "--token-file", "no-such-file"), "INVALID_FIELD"),
+    FlagCase("a name for no node", ("head", "--no-node", "--name", "n1"), "USAGE"),
+    FlagCase("a name that no node may have", ("head", "--host", "127.0.0.1", "--name", "a/b"), "INVALID_FIELD"),
+    FlagCase("a password that all could read", ("head", "--store", "postgresql://a:b@c/d"), "INVALID_FIELD"),
     FlagCase("nothing to plan", ("plan",), "MISSING_FIELD"),
     FlagCase("a weight that is none", ("plan", "--weigh", "small=heavy"), "INVALID_FIELD"),
     FlagCase("nothing to simulate", ("sim",), "MISSING_FIELD"),
@@ -144,6 +152,9 @@ CALLS = (
     CallCase("a job that is not there", "GET", "/v1/jobs/999999999", 404, "NOT_FOUND"),
     CallCase("a job by binary garbage", "GET", "/v1/jobs/%00%ff%0a", 404, "NOT_FOUND"),
     CallCase("a wrong method", "PATCH", "/v1/jobs", 405, "USAGE"),
+    CallCase("joining without a clock", "POST", "/v1/join", 422, "MISSING_FIELD", b'{"node": "n1", "machine": "m"}'),
+    CallCase("joining a pool of one machine", "POST", "/v1/join", 409, "CONFLICT", JOINING),
+    CallCase("a node that leaves no pool", "POST", "/v1/nodes/n1/leave", 409, "CONFLICT"),
     _submit("half a JSON text", 400, "USAGE", b'{"jobs": ['),
     _submit("binary garbage", 400, "USAGE", bytes(range(256))),
     _submit("lists nested 100,000 deep", 400, "USAGE", b"[" * 100_000),
