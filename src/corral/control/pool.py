@@ -39,6 +39,7 @@ from corral.model.ids import DEFAULT_TENANT, NodeId, QueueName, TenantId
 from corral.model.job import Job
 from corral.model.plan import PlanAsk, PlanReport
 from corral.model.report import (
+    HeadReport,
     Ledger,
     MaintenanceReport,
     NodeReport,
@@ -84,6 +85,8 @@ class ControllerPool:
         self._store = store
         self._access = Access(shell, store)
         self._identity = identity
+        self.heads: tuple[HeadReport, ...] = ()
+        """The controllers of this pool, as whoever knows them says."""
         self._files = files
 
     def authenticate(self, secret: str) -> Principal:
@@ -262,6 +265,8 @@ class ControllerPool:
             url=me.url,
             started_at=me.started_at,
             clock_offset_s=self._shell.clock.wall_offset_s(),
+            heads=self.heads,
+            store_away_s=self._shell.away_s,
         )
 
     async def tenants(self, who: Principal) -> tuple[TenantReport, ...]:

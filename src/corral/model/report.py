@@ -204,8 +204,21 @@ class QueueLine(msgspec.Struct, frozen=True):
     estimate: StartEstimate | None = None
 
 
+class HeadReport(msgspec.Struct, frozen=True):
+    """A machine that has a controller of the pool; ``seen_s`` ago it was there by the database's clock."""
+
+    name: str
+    url: str
+    leads: bool
+    seen_s: float
+
+
 class PoolStatus(msgspec.Struct, frozen=True):
-    """The pool at a glance."""
+    """The pool at a glance.
+
+    ``heads`` are those of a pool whose controllers share a database; ``store_away_s`` says for how long that has been
+    away: what is told then may be out of date, for another controller may lead.
+    """
 
     version: str
     pid: int
@@ -228,6 +241,8 @@ class PoolStatus(msgspec.Struct, frozen=True):
     cpu_pool: bool
     clock_offset_s: float
     models: dict[str, int] = {}
+    heads: tuple[HeadReport, ...] = ()
+    store_away_s: float = 0.0
 
 
 class MaintenanceReport(msgspec.Struct, frozen=True):

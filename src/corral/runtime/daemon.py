@@ -33,6 +33,7 @@ from corral.model.errors import (
     StoreConflict,
     Unavailable,
 )
+from corral.model.report import HeadReport
 from corral.ports.files import Files
 from corral.ports.leadership import Head
 from corral.ports.membership import Membership
@@ -188,8 +189,10 @@ class Daemon:
             await ended(stopping, announcing)
             begin_stop(self.app)
             server.should_exit = True
+            # The lead first: the next one need not wait until the last client here has gone.
+            await ended(leading)
             await asyncio.wait({serving}, timeout=SERVED_S)
-            await ended(serving, leading)
+            await ended(serving)
         for task in (leading, serving):
             fault = fault_of(task)
             if fault is not None:
@@ -292,6 +295,10 @@ class Daemon:
             try:
                 self.heads = await asyncio.to_thread(self.store.leaders.appear, head)
                 if term is not None:
+                    term.pool.heads = tuple(
+                        HeadReport(known.name, known.url, known.place == head.place, known.seen_s)
+                        for known in self.heads
+                    )
                     await term.know_heads(self.heads)
                 else:
                     await asyncio.to_thread(places.follow, self.heads, self._leader())

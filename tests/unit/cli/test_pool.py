@@ -9,7 +9,7 @@ import msgspec
 from corral.cli.render import pool
 from corral.cli.render.layout import as_text
 from corral.model.ids import GangKey, JobId, QueueName, TenantId
-from corral.model.report import PoolStatus, QueueLine, StartEstimate, TenantReport
+from corral.model.report import HeadReport, PoolStatus, QueueLine, StartEstimate, TenantReport
 from corral.model.resources import Amount, Demand, GangShape
 from corral.model.tenant import Queue, Quota, Role, Tenant, Token
 from corral.ports.store import UsageRow
@@ -67,6 +67,17 @@ def test_a_pool_without_gpus_says_so() -> None:
 def test_a_clock_that_was_set_is_told() -> None:
     text = as_text(pool.status(msgspec.structs.replace(STATUS, clock_offset_s=-3600.0), state_dir="x"), width=80)
     assert "clock          was set by 1h00m; times go on without a jump" in text
+
+
+def test_several_controllers_and_a_database_that_is_away_are_told() -> None:
+    heads = tuple(
+        HeadReport(name, f"https://{name}:7420", leads, seen_s)
+        for name, leads, seen_s in (("a", False, 0.5), ("b", True, 1.0), ("c", False, 2.0), ("d", False, 4000.0))
+    )
+    found = msgspec.structs.replace(STATUS, heads=heads, store_away_s=75.0)
+    text = as_text(pool.status(found, state_dir="x"), width=120)
+    assert "controllers    b leads; a and c stand by; d is silent\n" in text
+    assert "database       has not answered for 1m15s; nothing is taken in, another controller may lead\n" in text
 
 
 def test_the_queue_in_order() -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from corral.runtime.heading import HeadInfo
     from corral.runtime.options import PoolInfo
 
+HEAD_SILENT_S = 10.0
 MILLI_S_PER_HOUR = 3_600_000.0
 
 
@@ -45,10 +46,30 @@ def status(found: PoolStatus, *, state_dir: str, zone: tzinfo | None = None) -> 
         ("held", held_words(found)),
         ("work", work_words(found)),
     ]
+    if found.heads:
+        pairs.append(("controllers", heads_words(found)))
+    if found.store_away_s >= 1:
+        away = f"has not answered for {duration(found.store_away_s)}; nothing is taken in, another controller may lead"
+        pairs.append(("database", state("suspect", away)))
     if abs(found.clock_offset_s) >= 1:
         pairs.append(("clock", f"was set by {duration(abs(found.clock_offset_s))}; times go on without a jump"))
     title = cell(f"corral {found.version}, pid {found.pid}, epoch {found.epoch}, journal at {found.seq}")
     return stack(title, Text(""), facts(pairs))
+
+
+def heads_words(found: PoolStatus) -> str:
+    """Return who leads and who stands by: ``head-1 leads; head-2 and head-3 stand by``."""
+    leading = " and ".join(head.name for head in found.heads if head.leads)
+    there = [head.name for head in found.heads if not head.leads and head.seen_s < HEAD_SILENT_S]
+    gone = [head.name for head in found.heads if not head.leads and head.seen_s >= HEAD_SILENT_S]
+    words = [f"{leading} leads"] if leading else []
+    words += [f"{_listed(there)} {'stands' if len(there) == 1 else 'stand'} by"] if there else []
+    words += [f"{_listed(gone)} {'is' if len(gone) == 1 else 'are'} silent"] if gone else []
+    return "; ".join(words)
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
 def _up_of(found: PoolStatus) -> Text:

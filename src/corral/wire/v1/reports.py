@@ -207,6 +207,15 @@ class QueueLines(Answer):
     lines: list[QueueLine]
 
 
+class HeadReport(Answer):
+    """A machine that has a controller of the pool."""
+
+    name: str
+    url: str
+    leads: bool
+    seen_s: float = Field(description="how long ago it was there")
+
+
 class PoolStatus(Answer):
     """The pool at a glance."""
 
@@ -231,6 +240,10 @@ class PoolStatus(Answer):
     cpu_pool: bool
     clock_offset_s: float
     models: dict[str, int]
+    heads: list[HeadReport] = Field(default=[], description="of a pool whose controllers share a database")
+    store_away_s: float = Field(
+        default=0.0, description="for how long the database has been away; what is told may be out of date then"
+    )
 
 
 class Preemption(Answer):
