@@ -128,6 +128,16 @@ def test_another_certificate_another_secret_and_a_taken_name_are_told_apart(mach
     assert machines.nodes().keys() == {"n1"}
 
 
+def test_another_release_of_ray_is_said_before_anything_starts(machines: Machines, other: Corral) -> None:
+    about = other.state_dir / "packages" / "ray-1.2.3.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: ray\nVersion: 1.2.3\n")
+    secret = {VARIABLE: machines.token, "PYTHONPATH": str(about.parent)}
+    refused = other("join", machines.place, **secret)
+    assert "error[VERSION_MISMATCH]: this machine has Ray 1.2.3 (the head has 2." in refused.err
+    assert not (machines.state(other) / "node-token").exists()
+
+
 def test_a_machine_is_one_thing_at_a_time(machines: Machines) -> None:
     again = machines.join(machines.node)
     assert f"this machine is node n1 of the pool at https://{machines.place} already" in again.err
@@ -178,7 +188,9 @@ def test_leaving_asks_about_tasks_and_with_force_they_go_on_elsewhere(machines: 
     assert "this machine has left the pool" in left.err
     wait_until(lambda: machines.nodes() == {}, 60.0, 0.5, what="the head to forget the node")
     assert job.status().state == "pending"
-    assert carriers(machines.state(machines.node)) == []
+    lived = machines.state(machines.node)
+    assert carriers(lived) == []
+    assert [name for name in ("ray/token", "node-token") if (lived / name).exists()] == []
     job.cancel()
     joined = machines.join(machines.node, "--name", "n1", "--simulated", "h100", "--gpus-per-node", "2")
     assert joined.code == 0, joined.err

@@ -114,7 +114,9 @@ def leave(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:
         if time.monotonic() > deadline:
             raise DaemonStartFailed(f"the supervisor (pid {pid}) does not end", hint=f"see {paths.logs}")
         time.sleep(POLL_S)
-    paths.daemon.unlink(missing_ok=True)
+    # What opens other machines is not left behind; joining again brings it anew.
+    for file in (paths.daemon, paths.ray_token, paths.node_token):
+        file.unlink(missing_ok=True)
     if paths.run != paths.root / "run" and not left:
         shutil.rmtree(paths.run, ignore_errors=True)
     return StopReport(tasks_left=left, forced=force)
