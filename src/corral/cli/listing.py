@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from corral.model.errors import NotFound, UsageError
+from corral.model.errors import NotFound, StoreAway, UsageError
 from corral.model.job import JobState
 from corral.model.report import JobRows, JobSummary
 
@@ -39,17 +39,25 @@ class Listing:
         self._limit = limit
         self._total_live = 0
         self._asked = 0
+        self.unread: StoreAway | None = None
+        """Why the finished jobs are missing among the rows, if they are."""
 
     def rows(self) -> JobRows:
         """Return the jobs; ``next_before`` is set when there are more than were asked for."""
         found: list[JobSummary] = []
         more: int | None = None
         for query in self._queries():
-            for job in self._jobs(query):
-                if len(found) == self._limit:
-                    more = int(job.id) + 1
-                    break
-                found.append(job)
+            try:
+                for job in self._jobs(query):
+                    if len(found) == self._limit:
+                        more = int(job.id) + 1
+                        break
+                    found.append(job)
+            except StoreAway as error:
+                # What is live the controller knows by itself.
+                if self._state is not None or not query["finished"]:
+                    raise
+                self.unread = error
             if more is not None:
                 break
         return JobRows(tuple(found), more, self._total_live)

@@ -9,8 +9,11 @@ from corral.cli.listing import Listing
 from corral.client import Client
 from corral.client.client import user_name
 from corral.model.ask import JobAsk
+from corral.model.errors import StoreAway
+from corral.ports.pool import JobPage, Principal
+from corral.ports.store import JobQuery
 from tests.unit.api.conftest import server, shared_server
-from tests.unit.api.memory_pool import ALICE, EXIT_0
+from tests.unit.api.memory_pool import ALICE, EXIT_0, MemoryPool
 from tests.unit.api.serving import Served
 
 __all__ = ["server", "shared_server"]
@@ -52,3 +55,23 @@ def test_what_waits_comes_before_what_ended(server: Served) -> None:
         server.do(lambda: server.pool.finish("2", EXIT_0))
         assert shown(client) == ["3", "1", "2"]
         assert shown(client, state="succeeded") == ["2"]
+
+
+class Away(MemoryPool):
+    """A pool whose database is away: finished jobs cannot be read."""
+
+    async def jobs(self, who: Principal, query: JobQuery, *, live: bool, finished: bool) -> JobPage:
+        if finished:
+            raise StoreAway("the database does not answer")
+        return await super().jobs(who, query, live=live, finished=finished)
+
+
+def test_while_the_database_is_away_what_is_live_is_shown_and_that_more_is_missing(server: Served) -> None:
+    server.use(Away())
+    with Client(server.url, ALICE, retry_s=0.0) as client:
+        client.submit(run="x")
+        found = Listing(client, everybody=True, state=None, tenant=None, limit=20, now=100.0)
+        assert [job.id for job in found.rows().jobs] == ["1"]
+        assert found.unread is not None
+        with pytest.raises(StoreAway):
+            shown(client, state="succeeded")

@@ -52,6 +52,8 @@ def ps(
 
     listing = Listing(session.client, everybody=everybody, state=state, tenant=tenant, limit=limit, now=time.time())
     rows = listing.rows()
+    if listing.unread is not None:
+        note("finished jobs are not shown: the database of the pool does not answer")
 
     def text() -> RenderableType:
         from corral.cli.render.jobs import TOLD_MAX, jobs
