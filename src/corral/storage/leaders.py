@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Update, delete, select, update
 from sqlalchemy.exc import DBAPIError
@@ -12,10 +12,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from corral.model.errors import StoreConflict
 from corral.ports.leadership import Answer, Ask, Candidate, Claim, Head, LeaderRow, Look, Renew, Resign
+from corral.storage.backend import Backend
 from corral.storage.schema import heads, leadership, published
-
-if TYPE_CHECKING:
-    from corral.storage.store import Backend
 
 HEAD_KEPT_S: Final = 86_400.0
 

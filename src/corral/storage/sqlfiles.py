@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sqlalchemy import Connection, Engine, delete, func, select, update
 from sqlalchemy.exc import DBAPIError
@@ -14,11 +14,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from corral.model.files import LogPiece
 from corral.model.ids import TaskKey
 from corral.ports.engine import LogChunk
+from corral.storage.backend import Backend
 from corral.storage.schema import blobs, log_pieces
 from corral.wire.trees import name_of
-
-if TYPE_CHECKING:
-    from corral.storage.store import Backend
 
 _FRESH_S: Final = 60.0
 """A blob that was used less long ago is not marked as used again."""

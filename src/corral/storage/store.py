@@ -10,18 +10,18 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Final
 
 from sqlalchemy import Connection, Engine, and_, bindparam, delete, func, insert, or_, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.sql.elements import ColumnElement
-from sqlalchemy.sql.schema import Table
 
-from corral.model.errors import CorralError, StateUnusable, StoreConflict, StoreCorrupt
+from corral.model.errors import StateUnusable, StoreConflict, StoreCorrupt
 from corral.model.ids import JobId, TenantId
 from corral.ports.store import Batch, FinishedJob, JobQuery, JournalEntry, Recovered, UsageRow
 from corral.storage import migrate, rows
+from corral.storage.backend import Backend
 from corral.storage.leaders import SqlLeaderStore
 from corral.storage.schema import (
     HEAD,
@@ -52,36 +52,6 @@ _advance = (
 _add_entries = insert(journal)
 _add_finished = insert(finished_jobs)
 _add_documents = insert(finished_documents)
-
-
-class Backend(Protocol):
-    """What a database brings: its connections, its locks, its ON CONFLICT, the meaning of its errors."""
-
-    name: str
-
-    def connect(self) -> Engine:
-        """Return an engine on the database, made anew when there is none."""
-
-    def writes(self, connection: Connection, *, prompt: bool = False) -> Connection:
-        """Return the connection made ready for transactions that write; a prompt one gives up sooner."""
-
-    def reads(self, connection: Connection, *, patient: bool = False) -> Connection:
-        """Return the connection with transactions that see one state; a patient one may take long to answer."""
-
-    def insert(self, table: Table) -> Any:
-        """Return the dialect's INSERT with ``on_conflict_do_update`` and ``excluded``."""
-
-    def now(self) -> ColumnElement[float]:
-        """Return the database's wall clock in seconds since the epoch."""
-
-    def locked(self, connection: Connection) -> None:
-        """Keep others from changing the schema during this transaction."""
-
-    def check(self, connection: Connection) -> None:
-        """Check the database as a whole; raise ``StoreCorrupt``."""
-
-    def fault(self, error: Exception, doing: str) -> CorralError:
-        """Return what an error of the driver means."""
 
 
 _SUMS = ("gpu_milli_s", "cpus_milli_s", "lost_gpu_milli_s")
