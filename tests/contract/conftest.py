@@ -28,7 +28,8 @@ def ray_ground() -> Iterator[RayGround]:
         shutil.rmtree(root)
 
 
-@pytest.fixture(params=["local", "ray"])
+# Ray takes its time to start on a busy machine.
+@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.timeout(300))])
 def new_world(request: pytest.FixtureRequest) -> Callable[[], World]:
     """Give what makes a world with the engine of this run."""
     if request.param == "ray":
@@ -46,7 +47,7 @@ def scene(new_world: Callable[[], World]) -> Scene:
         async def whole() -> None:
             world = new_world()
             try:
-                await asyncio.wait_for(scenario(world), 60.0)
+                await asyncio.wait_for(scenario(world), world.limit_s)
             except BaseException:
                 print(world.agent_logs())  # noqa: T201 - shown when the test fails
                 raise

@@ -45,6 +45,8 @@ Scene = Callable[[Scenario], None]
 class World:
     """Everything around the engine under test. ``heard`` is all that it said, in order."""
 
+    limit_s = 60.0
+
     def __init__(self, state_dir: Path) -> None:
         self.state_dir = state_dir
         self.heard: list[EngineSays] = []

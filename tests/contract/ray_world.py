@@ -25,6 +25,8 @@ REACH_S = 60.0
 class RayWorld(World):
     """Agents connect to the relay's socket; logs and fencing go over Ray as if the nodes were far away."""
 
+    limit_s = 240.0
+
     def __init__(self, ground: RayGround) -> None:
         ground.clear()
         super().__init__(ground.paths.root)

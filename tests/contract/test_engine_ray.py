@@ -31,7 +31,7 @@ def play(ray_ground: RayGround) -> Play:
         async def whole() -> None:
             world = RayWorld(ray_ground)
             try:
-                await asyncio.wait_for(scenario(world), 240.0)
+                await asyncio.wait_for(scenario(world), world.limit_s)
             except BaseException:
                 print(world.agent_logs())  # noqa: T201 - shown when the test fails
                 raise
