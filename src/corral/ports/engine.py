@@ -53,11 +53,11 @@ class Engine(Protocol):
     async def read_log(self, node: NodeId, task: TaskKey, incarnation: int, offset: int, limit: int) -> LogChunk:
         """Return up to ``limit`` bytes of a log from ``offset``, also of ended tasks and of dead nodes where possible.
 
-        Raises ``NotFound`` when there is no such log.
+        Raises ``NotFound`` when there is no such log, ``Unavailable`` when the node's machine does not answer now.
         """
 
     def follow_log(self, node: NodeId, task: TaskKey, incarnation: int, offset: int) -> AsyncIterator[LogChunk]:
-        """Yield chunks as they are written until the task ended."""
+        """Yield chunks as they are written until the task ended. Raises what ``read_log`` raises."""
 
     async def fence(self, node: NodeId) -> bool:
         """Make sure that nothing of a silent node's tasks runs (power fencing); False when that cannot be proven."""
