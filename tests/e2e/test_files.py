@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -128,8 +129,19 @@ def test_a_job_finds_its_files_and_its_outputs_come_back(site: Site, project: Pa
     )
     ended(job)
     assert site.log(job) == b"data\nsrc\ntrain.py\nhello\nmounted\n"
-    site.client.fetch(job.id, tmp_path / "got")
-    found = {str(path.relative_to(tmp_path / "got")): path.read_text() for path in (tmp_path / "got").rglob("*.txt")}
+    command = [
+        sys.executable,
+        "-m",
+        "corral",
+        "fetch",
+        job.id,
+        str(tmp_path / "got"),
+        "--state-dir",
+        str(site.root / "h"),
+    ]
+    got = subprocess.run([*command, "--json"], check=True, capture_output=True, timeout=START_S)
+    files = json.loads(got.stdout)["files"]
+    found = {str(Path(path).relative_to(tmp_path / "got")): Path(path).read_text() for path in files}
     assert found == {"out/a.txt": "made\n", "b.txt": "own\n"}
 
 

@@ -51,8 +51,9 @@ class Submitter:
                 luggage = self._luggage = Luggage.of(self._caller)
         try:
             return self._submit(luggage.packed(jobs), key, user)
-        except FilesMissing:
-            # They were there when they were asked for, and went meanwhile.
+        except (FilesMissing, FilesNeeded):
+            # Files were there when they were asked for, and went meanwhile; or other paths are shared by now.
+            luggage = self._luggage = type(luggage).of(self._caller)
             return self._submit(luggage.packed(jobs), key, user)
 
     def _submit(self, jobs: Sequence[JobAsk], key: str, user: str) -> tuple[Admitted, ...]:

@@ -138,6 +138,10 @@ def test_a_workdir_that_all_nodes_see_is_not_sent(
     with pytest.raises(FilesNeeded):
         client.submit(job(project, workdir="/nfs/me"))
     assert pool.seen[-1].files is None
+    # Once it is no longer shared the client learns it, and looks for it here.
+    files.allowed = Terms(travel=True, upload_max_mib=1)
+    with pytest.raises(PathNotFound):
+        client.submit(job(project, workdir="/nfs/me"))
 
 
 def test_mounts_alone_are_a_tree_of_their_own(client: Client, pool: Choosy, files: MemoryFiles, project: Path) -> None:
