@@ -62,6 +62,8 @@ class SqliteBackend:
     def writes(self, connection: Connection, *, prompt: bool = False) -> Connection:
         """Return the connection with transactions that lock the database from their start."""
         del prompt
+        if connection.get_execution_options().get(_WRITES):
+            return connection
         return connection.execution_options(**{_WRITES: True})
 
     def reads(self, connection: Connection, *, patient: bool = False) -> Connection:
