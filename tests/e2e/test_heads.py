@@ -80,6 +80,11 @@ def test_a_node_and_its_task_follow_the_head_that_leads(pool: Pool, database_url
     secret = environment.removeprefix(f"{VARIABLE}=")
     joined = pool.node("join", places, "--name", "n1", "--ray-ports", "0", **{VARIABLE: secret})
     assert joined.code == 0, joined.err
+    known = json.loads(pool.paths(pool.node).daemon.read_text())
+    assert {known["url"], *(head["url"] for head in known["heads"])} == {
+        f"https://{place}" for place in places.split(",")
+    }
+    admin = second.token.read_text().strip()
 
     with Client(state_dir=second.root) as client:
         job = client.submit(run="while :; do echo $CORRAL_INCARNATION; sleep 0.2; done", cpus=1, workdir=None)
@@ -93,6 +98,8 @@ def test_a_node_and_its_task_follow_the_head_that_leads(pool: Pool, database_url
             return [node["state"] for node in nodes] == ["up"]
 
         wait_until(back, READY_S, 0.5, what="the node to be heard by the new leader")
+        # Clients on the node follow as well.
+        assert pool.node("nodes", CORRAL_TOKEN=admin).code == 0
         assert load_cluster(pool.paths(pool.node).cluster).gcs == load_cluster(second.cluster).gcs != before
         gang = job.details().gangs[0]
         assert (gang.state, gang.incarnation) == ("running", 1)

@@ -152,6 +152,13 @@ def test_the_token_of_a_machine_opens_nothing_else(machines: Machines) -> None:
         assert "error[FORBIDDEN]" in told.err
 
 
+def test_on_a_node_the_pool_is_asked_with_a_token_of_people(machines: Machines) -> None:
+    assert "error[UNAUTHENTICATED]: this machine is a node" in machines.node("status").err
+    secret = (machines.state(machines.head) / "token").read_text().strip()
+    told = machines.node("nodes", "--json", CORRAL_TOKEN=secret)
+    assert [node["spec"]["id"] for node in json.loads(told.out)["nodes"]] == ["n1"]
+
+
 def test_the_doctor_is_content_on_both(machines: Machines) -> None:
     for machine, words in ((machines.head, "GCS"), (machines.node, "n1 at 127.0.0.1 is heard by the pool")):
         examined = machine("doctor")

@@ -140,6 +140,11 @@ class Discovery:
     def _token_of_file(self) -> str:
         path = self.state_dir / "token"
         data = _read(path)
+        if data is None and (self.state_dir / "node-token").exists():
+            raise Unauthenticated(
+                "this machine is a node: what it has lets nobody ask the pool",
+                hint=f"set {TOKEN_VARIABLE} to what `corral token issue TENANT` on a head prints",
+            )
         if data is None:
             raise Unauthenticated(f"there is no token in {path}", hint=f"set {TOKEN_VARIABLE}")
         return data.decode(errors="replace").strip()

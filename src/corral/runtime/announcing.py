@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from msgspec.structs import replace
 
 from corral.control.pool import Identity
 from corral.ports.leadership import Head
-from corral.runtime.cluster import write_whole
+from corral.runtime.cluster import certificate_file
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile, save_pool
 
@@ -64,13 +63,7 @@ class Announcement:
 
     def _head(self, head: Head) -> dict[str, str | None]:
         """Return where another head answers, and a file with its certificate."""
-        if not head.certificate:
-            return {"url": head.url, "tls_cert": None}
-        place = self._paths.tls / f"head-{hashlib.sha256(head.certificate.encode()).hexdigest()[:16]}.pem"
-        if not place.exists():
-            place.parent.mkdir(mode=0o700, exist_ok=True)
-            write_whole(place, head.certificate.encode())
-        return {"url": head.url, "tls_cert": str(place)}
+        return {"url": head.url, "tls_cert": certificate_file(self._paths.tls, head.certificate)}
 
 
 def certificate_of(path: str | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -39,6 +40,17 @@ def load_cluster(path: Path) -> ClusterFile:
 def save_cluster(path: Path, cluster: ClusterFile) -> None:
     """Write the file: whole, or not at all. Raises ``OSError``."""
     write_whole(path, msgspec.json.format(msgspec.json.encode(cluster), indent=2))
+
+
+def certificate_file(folder: Path, certificate: str) -> str | None:
+    """Return a file with a certificate (PEM), made in ``folder`` if it is not there; ``None`` without one."""
+    if not certificate:
+        return None
+    place = folder / f"head-{hashlib.sha256(certificate.encode()).hexdigest()[:16]}.pem"
+    if not place.exists():
+        folder.mkdir(mode=0o700, exist_ok=True)
+        write_whole(place, certificate.encode())
+    return str(place)
 
 
 def write_whole(path: Path, data: bytes, *, mode: int = 0o644) -> None:

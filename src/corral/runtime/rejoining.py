@@ -10,7 +10,7 @@ import msgspec
 from corral.model.errors import CorralError, HeadUnreachable, StateUnusable
 from corral.model.ids import NodeId
 from corral.ports.membership import JoinAsk, Joined
-from corral.runtime.cluster import ClusterFile, Head, load_cluster, save_cluster, write_whole
+from corral.runtime.cluster import ClusterFile, Head, certificate_file, load_cluster, save_cluster, write_whole
 from corral.runtime.heads import join_at
 from corral.runtime.machine import machine_id, own_versions
 from corral.runtime.paths import StatePaths
@@ -54,12 +54,8 @@ def note_heads(paths: StatePaths, joined: Joined, answered: Head, node: str) -> 
     write_whole(paths.heads_pem, "".join(head.certificate for head in heads).encode())
     save_cluster(paths.cluster, ClusterFile(gcs=joined.gcs, heads=heads, node=node))
     # By this, clients on this machine find the pool.
-    daemon = {
-        "url": answered.url,
-        "pid": os.getpid(),
-        "tls_cert": str(paths.heads_pem) if answered.certificate else None,
-    }
-    write_whole(paths.daemon, msgspec.json.encode(daemon))
+    known = [{"url": head.url, "tls_cert": certificate_file(paths.tls, head.certificate)} for head in heads]
+    write_whole(paths.daemon, msgspec.json.encode({**known[0], "pid": os.getpid(), "heads": known[1:]}))
     paths.ray_token.parent.mkdir(mode=0o700, exist_ok=True)
     if not paths.ray_token.exists() or paths.ray_token.read_text() != joined.ray_token:
         write_whole(paths.ray_token, joined.ray_token.encode(), mode=0o600)
