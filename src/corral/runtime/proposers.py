@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
+import shutil
 import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from corral.model.errors import ProposerFault, Refusal
+from corral.model.errors import CorralError, ProposerFault, Refusal
 from corral.model.ids import JobId
 from corral.model.job import Job, JobSpec
 from corral.model.offer import Bid, Offer
@@ -42,6 +44,7 @@ PROCESSES_MAX = 64
 BACK_OFF_S = 1.0
 BACK_OFF_MAX_S = 300.0
 LOG_NAME = "proposer.log"
+FILES_NAME = "proposer-files"
 LOG_TAIL_BYTES = 4096
 REASON_LENGTH_MAX = 200
 
@@ -72,17 +75,22 @@ class ProposerProcesses:
         *,
         environment: Mapping[str, str] | None = None,
         command: Sequence[str] = COMMAND,
+        lay: Callable[[str, Path], None] | None = None,
         start_s: float = START_S,
         answer_s: float = ANSWER_S,
         back_off_s: float = BACK_OFF_S,
     ) -> None:
-        """``jobs_dir`` holds a directory per job, in which its proposer's log is kept."""
+        """``jobs_dir`` holds a directory per job, in which its proposer's log is kept.
+
+        ``lay`` writes a tree of files that a job brought along into a new directory; it blocks.
+        """
         self._jobs_dir = jobs_dir
         self._config = config
         given = os.environ if environment is None else environment
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self._environment = {name: given[name] for name in INHERITED if name in given} | threads
         self._command = tuple(command)
+        self._lay = lay
         self._start_s = start_s
         self._answer_s = answer_s
         self._back_off_s = back_off_s
@@ -126,6 +134,7 @@ class ProposerProcesses:
         child = self._children.pop(job, None)
         if child is not None:
             _kill(child)
+            shutil.rmtree(self._jobs_dir / job / FILES_NAME, ignore_errors=True)
 
     async def close(self) -> None:
         """End all of them."""
@@ -180,7 +189,7 @@ class ProposerProcesses:
         return line
 
     async def _start(self, job: JobId, spec: JobSpec) -> Process:
-        directory = [spec.workdir] if spec.workdir is not None else []
+        directory = await self._directory(job, spec)
         path = self._log_path(job)
         path.parent.mkdir(parents=True, exist_ok=True)
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -199,6 +208,17 @@ class ProposerProcesses:
             )
         finally:
             os.close(log)
+
+    async def _directory(self, job: JobId, spec: JobSpec) -> list[str]:
+        """Return the working directory of a job, if it has one: a copy here of what it brought along."""
+        if self._lay is None or spec.files is None or not spec.files.workdir:
+            return [spec.workdir] if spec.workdir is not None else []
+        place = self._jobs_dir / job / FILES_NAME
+        try:
+            await asyncio.to_thread(self._lay, spec.files.tree, place)
+        except CorralError as error:
+            raise OSError(errno.ENOENT, str(error)) from None
+        return [str(place)]
 
     async def _failed(self, job: JobId, child: _Child) -> None:
         _kill(child)

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from corral.appmaster.core import AppMasterCore
@@ -25,7 +26,7 @@ from corral.runtime.clock import SteadyClock
 from corral.runtime.engines import make_engine
 from corral.runtime.faults import FileFaults, NoFaults
 from corral.runtime.fencing import with_power_fence
-from corral.runtime.filestore import make_files
+from corral.runtime.filestore import lay_tree, make_blobs, make_files
 from corral.runtime.membership import make_membership
 from corral.runtime.paths import StatePaths
 from corral.runtime.places import Places
@@ -61,6 +62,7 @@ class Term:
         self._paths = paths
         self._settings = settings
         recovered = store.recover()
+        blobs = make_blobs(asked, paths, store)
         config = control_config(settings, leases=asked.engine != "local")
         core = ControlCore(recovered, config, AppMasterCore, epoch)
         self.shell = ControlShell(
@@ -71,10 +73,12 @@ class Term:
             self._faults(),
             last_seq=recovered.entries[-1].seq if recovered.entries else recovered.snapshot_seq,
             solver=SolverProcess(config.scheduling),
-            proposers=ProposerProcesses(paths.jobs, config.scheduling),
+            proposers=ProposerProcesses(
+                paths.jobs, config.scheduling, lay=None if blobs is None else partial(lay_tree, blobs)
+            ),
         )
         self._first_inputs()
-        self.files = make_files(asked, settings, paths, store, self.shell)
+        self.files = make_files(asked, settings, paths, store, self.shell, blobs)
         self._places: Places | None = None
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,17 @@ import pytest
 from msgspec.structs import replace
 
 from corral.model.errors import ProposerFault, Refusal
+from corral.model.files import JobFiles
 from corral.model.ids import DeviceId, JobId, NodeId, TenantId
 from corral.model.job import Job, JobSpec
 from corral.model.offer import Bid, FreeDevice, NodeOffer, Offer, Snapshot
 from corral.model.resources import Amount, Demand, GangShape
 from corral.policy.bidding import default_bids
 from corral.policy.config import SchedulingConfig
+from corral.runtime.filestore import lay_tree
 from corral.runtime.proposers import ProposerProcesses, last_line
+from corral.storage.blobs import DirectoryBlobs
+from corral.wire.treefiles import gather, scan
 from tests.e2e.livepool import alive
 from tests.waiting import wait_until
 
@@ -295,3 +300,30 @@ def test_it_sees_nothing_of_the_daemon_s_environment_and_no_open_files(ground: G
     assert not any(str(ground.workdir) == file for file in files)
     assert (cwd, path, alone, said) == (str(ground.workdir), str(ground.workdir), True, "")
     assert "secret" not in (ground.workdir / "seen").read_text()
+
+
+def test_a_proposer_that_came_along_runs_in_a_copy_here_until_its_job_ends(ground: Ground, tmp_path: Path) -> None:
+    code = "import helper\ndef propose(offer, job):\n    return offer['bids'][:1]\n"
+    job = ground.asked(code)
+    (ground.workdir / "helper.py").write_text("")
+    blobs = DirectoryBlobs(tmp_path / "blobs")
+    gathered = gather(scan(str(ground.workdir), bytes_max=1 << 20))
+    blobs.put([gathered.read(name) for name in gathered.sizes])
+    for path in ground.workdir.iterdir():
+        path.unlink()
+    brought = replace(job, spec=replace(job.spec, workdir="/of/the/client", files=JobFiles(gathered.tree.name)))
+    lost = replace(job, id=JobId("8"), spec=replace(brought.spec, files=JobFiles("ab" * 32)))
+    ground.patience = {"lay": partial(lay_tree, blobs)}
+    copy = ground.jobs / "7" / "proposer-files"
+
+    async def scenario(proposers: ProposerProcesses) -> None:
+        assert await proposers.propose(brought, OFFER) == BIDS[:1]
+        assert (copy / "helper.py").exists()
+        refused = await proposers.propose(lost, OFFER)
+        assert isinstance(refused, Refusal)
+        assert "is not there" in refused.message
+        proposers.forget(JOB)
+        assert not copy.exists()
+
+    ground.run(scenario)
+    blobs.close()
