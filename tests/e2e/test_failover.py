@@ -122,7 +122,7 @@ def test_while_the_database_is_away_reads_go_on_writes_are_refused_and_all_goes_
     try:
         with leader.client(timeout_s=20.0) as direct:
             with pytest.raises(StoreAway) as refused:
-                direct.submit(run="true", cpus=1, name="meanwhile", idempotency_key="meanwhile")
+                direct.submit(run="true", cpus=1, idempotency_key="meanwhile")
             assert refused.value.retryable
             assert direct.job(job.id).id == job.id
             assert direct.status().epoch == before.epoch

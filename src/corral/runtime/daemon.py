@@ -229,6 +229,8 @@ class Daemon:
             finally:
                 await ended(running, appearing)
                 await campaign.resign()
+            # Whatever ended the term, others come first.
+            await asyncio.sleep(OPEN_AGAIN_S)
 
     async def _opened(self) -> None:
         """Open the store, however long the database is away."""
