@@ -25,6 +25,11 @@ def whole() -> None:
 Place = Annotated[Path, typer.Argument(metavar="FILE", help="The file.", show_default=False)]
 
 
+@state.callback()
+def about() -> None:
+    """Back the whole state of a pool up, or move it to another database."""
+
+
 @state.command("export")
 @command
 def export(session: Session, file: Place, *, store: Store = None, as_json: Json = False) -> None:
