@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 state = typer.Typer(cls=StrictGroup, no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
 
 
-@state.callback()
-def whole() -> None:
-    """Move the whole state of a pool between databases, in one file."""
-
-
 Place = Annotated[Path, typer.Argument(metavar="FILE", help="The file.", show_default=False)]
 
 
