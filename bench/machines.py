@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -84,6 +85,7 @@ class Machines:
                 self._start_database(self.hosts["db"])
             for head in self.heads:
                 self.start_head(head)
+            self._learn_all_heads()
             self.start_nodes(self.nodes)
             self._cleanup = cleanup.pop_all()
         return self
@@ -162,9 +164,21 @@ class Machines:
         arguments = ["head", "--no-node", "--address", self.hosts[name].address, *store, "--json"]
         said = json.loads(self.corral(name, *arguments, timeout_s=START_LIMIT_S))
         if said["join"] is not None:
-            token, _, command = str(said["join"]).partition(" ")
-            variable, _, secret = token.partition("=")
-            self._join = ({variable: secret}, command.split()[-1])
+            self._learn_to_join(str(said["join"]))
+
+    def _learn_to_join(self, command: str) -> None:
+        token, _, rest = command.strip().partition(" ")
+        variable, _, secret = token.partition("=")
+        self._join = ({variable: secret}, rest.split()[-1])
+
+    def _learn_all_heads(self) -> None:
+        """Take the command to join with that names every head: a machine may come back when any of them leads."""
+        deadline = time.monotonic() + START_LIMIT_S
+        while self._join[1].count(",") < len(self.heads) - 1:
+            if time.monotonic() > deadline:
+                raise HostFailed(f"the command to join with names only {self._join[1]}")
+            time.sleep(0.5)
+            self._learn_to_join(self.corral(self.heads[0], "token", "join"))
 
     def start_nodes(self, names: Iterable[str]) -> None:
         """Let machines join, all at once, the first time or again. Raises ``HostFailed``."""
