@@ -24,12 +24,12 @@ from msgspec.structs import replace
 from corral.client import Client
 from corral.client.transport import NotSent, PlainTransport
 from corral.model.errors import CorralError
-from corral.runtime.configuring import write_pool
-from corral.runtime.launcher import prepare
 from corral.runtime.options import PoolOptions
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import load_pool, save_pool
 from corral.runtime.settings import load_settings
+from corral.runtime.starting.configuring import write_pool
+from corral.runtime.starting.launcher import prepare
 
 READY_S = 60.0
 POLL_S = 0.05

@@ -30,9 +30,9 @@ from corral.control.core import ControlCore
 from corral.control.inputs import Submit
 from corral.control.shell import ControlShell
 from corral.model.ask import JobAsk
-from corral.runtime.clock import SteadyClock
-from corral.runtime.faults import NoFaults
-from corral.runtime.solver import SolverProcess
+from corral.runtime.leading.clock import SteadyClock
+from corral.runtime.leading.faults import NoFaults
+from corral.runtime.solving.solver import SolverProcess
 from corral.storage import SqliteStore
 
 DEVICES = 8

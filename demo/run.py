@@ -31,8 +31,8 @@ from corral.model.errors import CorralError
 from corral.model.events import DeviceFailed, Fact
 from corral.model.job import JobState
 from corral.model.tenant import Tenant
-from corral.runtime.launcher import start_pool, stop_pool
 from corral.runtime.options import PoolOptions
+from corral.runtime.starting.launcher import start_pool, stop_pool
 from demo.faults import fail_device, kill_node
 from demo.shares import measured_shares
 

@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 from corral.agent import processes
-from corral.runtime.cluster import ClusterFile, save_cluster
 from corral.runtime.lineage import end_with_parent
+from corral.runtime.machines.cluster import ClusterFile, save_cluster
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile, save_pool
-from corral.runtime.raynode import answers
+from corral.runtime.ray.node import answers
 from tests.waiting import wait_until
 
 NODE = "node-1"
@@ -104,7 +104,7 @@ class RayGround:
         """Start what the supervisor of a head starts."""
         with (self.paths.logs / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", "corral.runtime.raynode", name, str(self.paths.root)],
+                [sys.executable, "-P", "-m", "corral.runtime.ray.node", name, str(self.paths.root)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

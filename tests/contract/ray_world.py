@@ -14,7 +14,7 @@ from corral.engines.local import LocalEngine
 from corral.engines.ray import RayEngine
 from corral.model.ids import NodeId
 from corral.ports.engine import Engine
-from corral.runtime.engines import BridgeStarter
+from corral.runtime.leading.engines import BridgeStarter
 from tests.contract.engine_world import World
 from tests.contract.ray_cluster import RayGround, command_line
 
@@ -40,7 +40,7 @@ class RayWorld(World):
 
     @property
     def bridge_pid(self) -> int:
-        words = f"corral.runtime.bridge --state-dir {self.state_dir}"
+        words = f"corral.runtime.ray.bridge --state-dir {self.state_dir}"
         [pid] = [found.pid for found in processes.descendants(os.getpid()) if words in command_line(found.pid)]
         return pid
 

@@ -16,9 +16,9 @@ from corral.devices.simulated import edit_state
 from corral.model.errors import Conflict, CorralError
 from corral.model.job import Task, TaskState
 from corral.model.report import JobSummary
-from corral.runtime.launcher import running_supervisor, start_pool, stop_pool
 from corral.runtime.options import PoolInfo, PoolOptions, StopReport
 from corral.runtime.paths import StatePaths
+from corral.runtime.starting.launcher import running_supervisor, start_pool, stop_pool
 from tests.waiting import wait_until
 
 END_S = 30.0

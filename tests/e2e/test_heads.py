@@ -14,8 +14,8 @@ import pytest
 
 from bench.processes import carriers, kill_carriers
 from corral.client import Client
-from corral.runtime.cluster import load_cluster
-from corral.runtime.jointoken import VARIABLE
+from corral.runtime.machines.cluster import load_cluster
+from corral.runtime.machines.jointoken import VARIABLE
 from corral.runtime.paths import StatePaths
 from tests.e2e.command import Corral
 from tests.waiting import wait_until

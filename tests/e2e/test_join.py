@@ -15,7 +15,7 @@ import pytest
 
 from bench.processes import carriers, kill_carriers
 from corral.client import Client
-from corral.runtime.jointoken import VARIABLE
+from corral.runtime.machines.jointoken import VARIABLE
 from tests.e2e.command import Corral, Ended
 from tests.waiting import wait_until
 

@@ -19,9 +19,9 @@ from bench.slurm import Slurm
 from bench.slurm_config import TUNED, Shape
 from bench.slurm_hosts import HostedNodes
 from corral.client import Client
-from corral.runtime.heading import HeadInfo, start_head
-from corral.runtime.launcher import stop_pool
 from corral.runtime.options import HeadOptions, PoolOptions
+from corral.runtime.starting.heading import HeadInfo, start_head
+from corral.runtime.starting.launcher import stop_pool
 from tests import needs
 from tests.waiting import wait_until
 
@@ -65,6 +65,7 @@ def test_machines_of_an_allocation_join_with_what_slurm_gave_and_leave(ground: P
     ):
         info = head_at(hosts.address, ground / "h")
         try:
+            assert info.join is not None
             secret = info.join.split()[0]
             asked = ["--parsable", "--nodes=2", "--cpus-per-task=3", "--mem=6000", "--gres=gpu:2"]
             log = f"--output={ground}/pilot.log"

@@ -18,7 +18,7 @@ def solver_of(pool: LivePool) -> int | None:
     """Return the process that solves the rounds of a pool's daemon."""
     daemon = pool.daemon()
     numbers = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    found = (pid for pid in numbers if parent_of(pid) == daemon and b"corral.runtime.solver" in command_of(pid))
+    found = (pid for pid in numbers if parent_of(pid) == daemon and b"corral.runtime.solving.solver" in command_of(pid))
     return next((pid for pid in found if alive(pid)), None)
 
 

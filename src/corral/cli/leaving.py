@@ -10,7 +10,7 @@ from corral.cli.session import STATE_DIR_VARIABLE, Session, note, print_json
 
 def leave_now(session: Session, *, force: bool, leave_tasks: bool, as_json: bool) -> None:
     """Take this machine out of its pool, and say so."""
-    from corral.runtime.joining import leave as leave_pool
+    from corral.runtime.starting.joining import leave as leave_pool
 
     report = leave_pool(place_of(session), force=force, leave_tasks=leave_tasks)
     if as_json:
@@ -23,7 +23,7 @@ def leave_now(session: Session, *, force: bool, leave_tasks: bool, as_json: bool
 
 def place_of(session: Session) -> Path:
     """Return the state directory: as it was chosen, else of the allocation of Slurm, else the usual one."""
-    from corral.runtime.allocation import allocation, pilot_state_dir
+    from corral.runtime.machines.allocation import allocation, pilot_state_dir
 
     given = allocation()
     if given is None or session.chosen is not None or os.environ.get(STATE_DIR_VARIABLE):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import corral
 from corral.model.errors import AlreadyRunning, CorralError, StateUnusable
-from corral.runtime.launcher import prepare, running_supervisor
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import load_pool
+from corral.runtime.starting.launcher import prepare, running_supervisor
 from corral.storage import PostgresStore, SqliteStore, SqlStore
 from corral.storage.archive import Archived, export, restore
 from corral.storage.blobs import DirectoryBlobs

@@ -38,16 +38,16 @@ from corral.ports.files import Files
 from corral.ports.leadership import Head
 from corral.ports.membership import Membership
 from corral.ports.pool import Pool
-from corral.runtime.announcing import Announcement, certificate_of
-from corral.runtime.campaign import Campaign, place_of
+from corral.runtime.leading.announcing import Announcement, certificate_of
+from corral.runtime.leading.campaign import Campaign, place_of
+from corral.runtime.leading.places import Places
+from corral.runtime.leading.serving import Server, bind, make_server
+from corral.runtime.leading.term import Term, writing
+from corral.runtime.machines.tokens import new_token, read_token
 from corral.runtime.paths import StatePaths
-from corral.runtime.places import Places
 from corral.runtime.poolfile import load_pool
-from corral.runtime.serving import Server, bind, make_server
 from corral.runtime.settings import load_settings
 from corral.runtime.supervisor import EXIT_CONFIG
-from corral.runtime.term import Term, writing
-from corral.runtime.tokens import new_token, read_token
 from corral.storage import PostgresStore, SqliteStore, SqlStore
 
 EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound

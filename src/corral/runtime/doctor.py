@@ -18,9 +18,9 @@ from corral.client import Client
 from corral.devices.discovery import discover
 from corral.model.errors import CorralError
 from corral.runtime.doctor_machines import SKEW_S_MAX, Finding, machines, role_of
-from corral.runtime.launcher import pool_info, running_supervisor
 from corral.runtime.paths import StatePaths
 from corral.runtime.settings import load_settings
+from corral.runtime.starting.launcher import pool_info, running_supervisor
 from corral.storage import SqliteStore
 from corral.storage.schema import HEAD, VERSION_TABLE
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import msgspec
 
 from corral.model.errors import CorralError
-from corral.runtime.cluster import load_cluster
-from corral.runtime.launcher import running_supervisor
-from corral.runtime.machine import own_versions
+from corral.runtime.machines.cluster import load_cluster
+from corral.runtime.machines.machine import own_versions
+from corral.runtime.machines.rejoining import rejoin
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile, load_pool
-from corral.runtime.raynode import answers
-from corral.runtime.rejoining import rejoin
+from corral.runtime.ray.node import answers
+from corral.runtime.starting.launcher import running_supervisor
 
 SKEW_S_MAX = 2.0
 

@@ -129,7 +129,7 @@ class StatePaths:
 
     @property
     def cluster(self) -> Path:
-        """Return where the heads and the GCS are (:class:`corral.runtime.cluster.ClusterFile`); it changes."""
+        """Return where the heads and the GCS are (:class:`corral.runtime.machines.cluster.ClusterFile`); it changes."""
         return self.root / "cluster.json"
 
     @property

@@ -160,7 +160,7 @@ def children_of(root: Path) -> list[Child]:
     role = pool.get("role", "local")
     children = [Child("forkserver", fork, logs / "forkserver.log")]
     for what in {"head": ("gcs", "raylet"), "node": ("raylet",)}.get(role, ()):
-        ray = [*python, "corral.runtime.raynode", what, str(root)]
+        ray = [*python, "corral.runtime.ray.node", what, str(root)]
         children.append(Child(what, ray, logs / f"{what}.log"))
     if role != "node":
         children.append(Child("daemon", daemon, logs / "daemon.log", root / "daemon.json"))

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from corral.client import Client
-from corral.runtime.configuring import write_pool
-from corral.runtime.launcher import prepare
 from corral.runtime.options import PoolOptions
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import load_pool, save_pool
 from corral.runtime.settings import load_settings
+from corral.runtime.starting.configuring import write_pool
+from corral.runtime.starting.launcher import prepare
 from tests.waiting import wait_until
 
 

@@ -23,8 +23,8 @@ from corral.model.job import JobState
 from corral.model.tenant import Role, Tenant
 from corral.ports.store import Batch
 from corral.runtime.daemon import Daemon, fault_of
+from corral.runtime.leading.serving import bind
 from corral.runtime.poolfile import load_pool, save_pool
-from corral.runtime.serving import bind
 from corral.storage import SqliteStore
 from tests.unit.runtime.ground import Ground, kill
 from tests.waiting import wait_until

@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 PARENT = "import subprocess, sys; child = subprocess.Popen(sys.argv[1:]); print(child.pid, flush=True); child.wait()"
 
 
-@pytest.mark.parametrize("module", ["corral.runtime.solver", "corral.runtime.planning"])
+@pytest.mark.parametrize("module", ["corral.runtime.solving.solver", "corral.runtime.solving.planning"])
 def test_a_child_ends_with_its_parent(module: str) -> None:
     reading, writing = os.pipe()
     usual = os.getpriority(os.PRIO_PROCESS, 0)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from corral.runtime import supervisor as module
-from corral.runtime.launcher import running_supervisor
+from corral.runtime.starting.launcher import running_supervisor
 from corral.runtime.supervisor import BACKOFF_FIRST_S, EXIT_CONFIG, STEADY_S, Child, lock_pid_file
 from tests.unit.runtime.ground import Ground, alive, children_of, kill
 from tests.waiting import wait_until

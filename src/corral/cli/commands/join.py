@@ -123,9 +123,9 @@ def head(
     Without --tls-cert and --tls-key a certificate is made; the join command carries its fingerprint.
     """
     from corral.devices.cpu import node_facts
-    from corral.runtime.heading import start_head
-    from corral.runtime.machine import own_address
+    from corral.runtime.machines.machine import own_address
     from corral.runtime.options import HeadOptions, PoolOptions
+    from corral.runtime.starting.heading import start_head
 
     if no_node and (name is not None or simulated is not None or gpus_per_node is not None):
         raise UsageError("--no-node leaves nothing to name or to simulate", hint="choose one")
@@ -193,10 +193,10 @@ def join(
     Inside an allocation of Slurm the node is what Slurm gave: its CPUs, memory and GPUs. With --slurm the command
     prints a batch script that makes all machines of an allocation nodes: corral join HEAD --slurm | sbatch --nodes 4.
     """
-    from corral.runtime.allocation import allocation
-    from corral.runtime.joining import hold, start_node
-    from corral.runtime.jointoken import find_join_token
+    from corral.runtime.machines.allocation import allocation
+    from corral.runtime.machines.jointoken import find_join_token
     from corral.runtime.options import JoinOptions
+    from corral.runtime.starting.joining import hold, start_node
 
     if slurm:
         print(pilot(heads, token_file=token_file, simulated=simulated), end="")
@@ -235,7 +235,7 @@ def pilot(heads: str, *, token_file: str | None, simulated: str | None) -> str:
     """Return the batch script of a pilot. The token stays out of it."""
     import sys
 
-    from corral.runtime.pilot import pilot_script
+    from corral.runtime.machines.pilot import pilot_script
 
     join = [heads]
     if token_file is not None:

@@ -75,8 +75,8 @@ def up(
     Its GPUs are found by themselves; a machine without any becomes a CPU pool. Without --nodes,
     --gpus-per-node and --simulated, a state directory that was used before gets the nodes that it had.
     """
-    from corral.runtime.launcher import start_pool
     from corral.runtime.options import PoolOptions
+    from corral.runtime.starting.launcher import start_pool
 
     info = start_pool(
         PoolOptions(
@@ -118,7 +118,7 @@ def down(
     """
     if force and leave_tasks:
         raise UsageError("--force and --leave-tasks contradict each other", hint="choose one")
-    from corral.runtime.joining import is_node
+    from corral.runtime.starting.joining import is_node
 
     if is_node(session.state_dir):
         from corral.cli.leaving import leave_now
@@ -136,7 +136,7 @@ def down(
 
 def _stop(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:
     """Stop the pool; where tasks run and somebody sits there, ask what to do with them."""
-    from corral.runtime.launcher import stop_pool
+    from corral.runtime.starting.launcher import stop_pool
 
     try:
         return stop_pool(state_dir, force=force, leave_tasks=leave_tasks)

@@ -84,8 +84,8 @@ def issue(
 @command
 def join(session: Session) -> None:
     """Print the command with which other machines join the pool of this head. It holds the join token: a secret."""
-    from corral.runtime.heading import join_command
     from corral.runtime.paths import StatePaths
+    from corral.runtime.starting.heading import join_command
 
     sys.stdout.write(join_command(StatePaths(session.state_dir.absolute())) + "\n")
 

@@ -28,8 +28,8 @@ from corral.ports.store import UsageRow
 
 if TYPE_CHECKING:
     from corral.runtime.doctor_machines import Finding
-    from corral.runtime.heading import HeadInfo
     from corral.runtime.options import PoolInfo
+    from corral.runtime.starting.heading import HeadInfo
 
 HEAD_SILENT_S = 10.0
 MILLI_S_PER_HOUR = 3_600_000.0

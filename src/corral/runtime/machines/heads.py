@@ -1,0 +1,112 @@
+"""Talking to the heads of a pool from another machine: by certificate, not by name."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from corral.client.calls import decoded, error_of
+from corral.client.transport import Broken, NotSent, PlainTransport, Reply
+from corral.model.errors import CertificateMismatch, CorralError, HeadUnreachable, InvalidField, Unavailable
+from corral.model.ids import NodeId
+from corral.ports.membership import JoinAsk, Joined
+from corral.runtime.machines.cluster import Head
+from corral.runtime.machines.tls import fingerprint
+from corral.runtime.options import DEFAULT_PORT
+
+TIMEOUT_S = 10.0
+
+
+def head_of(text: str, fingerprints: Sequence[str]) -> Head:
+    """Return the head at HOST[:PORT], whose certificate is one of ``fingerprints`` (none: no TLS).
+
+    Raises ``InvalidField``, ``HeadUnreachable`` and ``CertificateMismatch``.
+    """
+    url = address_of(text, tls=bool(fingerprints))
+    if not fingerprints:
+        return Head(url)
+    parts = urlsplit(url)
+    try:
+        pem = ssl.get_server_certificate((parts.hostname or "", parts.port or DEFAULT_PORT), timeout=TIMEOUT_S)
+    except ssl.SSLError:
+        raise HeadUnreachable(f"what answers at {url} does not speak TLS", hint="is that the port of a head?") from None
+    except OSError as error:
+        raise unreachable(url, error.strerror or str(error)) from None
+    if fingerprint(pem) not in fingerprints:
+        raise CertificateMismatch(
+            f"the certificate of {url} is not the one that the join token names",
+            hint="get the token from this very head (`corral token join`); if it is, somebody stands between",
+        )
+    return Head(url, pem)
+
+
+def address_of(text: str, *, tls: bool) -> str:
+    """Return the URL of HOST[:PORT]. Raises ``InvalidField``."""
+    scheme = "https" if tls else "http"
+    bare = text.removeprefix("https://").removeprefix("http://").rstrip("/")
+    host, port, whole = "", 0, ""
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(f"{scheme}://{bare}")
+        host, port, whole = parts.hostname or "", parts.port or DEFAULT_PORT, parts.netloc
+    if not host or bare != whole or "@" in bare or " " in bare:
+        raise InvalidField(f"{text!r} is no HOST or HOST:PORT", field="HEAD", hint="write it like 10.0.0.1:7420")
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def unreachable(url: str, reason: str) -> HeadUnreachable:
+    """Return the error for a head that does not answer."""
+    return HeadUnreachable(f"no head answers at {url}: {reason.lower()}", hint="is it up, and is the port open?")
+
+
+def join_at(head: Head, secret: str, ask: JoinAsk) -> Joined:
+    """Ask a head to let this machine in. Raises what it answers, ``HeadUnreachable`` and ``CertificateMismatch``."""
+    return decoded(_post(head, secret, "/v1/join", msgspec.json.encode(ask)).body, Joined)
+
+
+def leave_at(head: Head, secret: str, node: NodeId) -> int:
+    """Tell a head that a node leaves; return how many tasks it has by the head's account."""
+    return decoded(_post(head, secret, f"/v1/nodes/{node}/leave", b"").body, _Leaving).tasks
+
+
+class _Leaving(msgspec.Struct, frozen=True):
+    tasks: int
+
+
+def _post(head: Head, secret: str, path: str, body: bytes) -> Reply:
+    headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json", "Accept": "application/json"}
+    with _pinned(head) as file:
+        transport = PlainTransport(pinned=lambda _: file)
+        url = head.url + path
+        try:
+            reply = transport.request("POST", url, headers, body, TIMEOUT_S)
+        except NotSent as error:
+            raise unreachable(head.url, str(error)) from None
+        except Broken as error:
+            raise Unavailable(f"the connection to {head.url} broke: {error}") from None
+        except CorralError as error:
+            raise CertificateMismatch(
+                f"{head.url} has another certificate than before: {error.refusal.message}"
+            ) from None
+        finally:
+            transport.close()
+    if reply.status >= 300:
+        raise error_of(reply.status, reply.headers, reply.body, url)
+    return reply
+
+
+@contextlib.contextmanager
+def _pinned(head: Head) -> Iterator[str | None]:
+    """Lay the certificate of a head down where the transport reads it."""
+    if not head.certificate:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="corral-") as folder:
+        file = Path(folder) / "head.pem"
+        file.write_text(head.certificate)
+        yield str(file)

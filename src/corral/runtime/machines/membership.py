@@ -1,0 +1,170 @@
+"""Lets machines into the pool: checks them, makes their tokens, and tells them where everything is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from corral.model.errors import ClockSkew, CorralError, Forbidden, NodeNameTaken, VersionMismatch
+from corral.model.ids import DEFAULT_TENANT, NodeId, TenantId
+from corral.model.report import NodeReport
+from corral.model.tenant import Role, Token
+from corral.ports.engine import Engine
+from corral.ports.membership import HeadPlace, JoinAsk, Joined, Versions
+from corral.ports.pool import Principal
+from corral.runtime.machines.cluster import ClusterFile, load_cluster
+from corral.runtime.machines.machine import own_versions
+from corral.runtime.machines.tokens import node_label, node_of
+from corral.runtime.paths import StatePaths
+from corral.runtime.poolfile import PoolFile
+
+SKEW_S_MAX = 2.0
+FORGET_EVERY_S = 1.0
+SILENT_LOOKS = 3
+FORGET_S = 600.0
+"""How long a node that left is watched before it is for an administrator to forget."""
+
+LEFT = "left the pool"
+"""The reason of the cordon of a node that leaves; when it joins again the cordon is lifted."""
+
+log = logging.getLogger("corral.membership")
+_SELF = Principal(DEFAULT_TENANT, Role.ADMIN, "join")
+
+
+class Registry(Protocol):
+    """What membership needs of the pool."""
+
+    async def nodes(self, who: Principal) -> tuple[NodeReport, ...]:
+        """Return all nodes."""
+
+    async def cordon(self, who: Principal, node: NodeId, *, on: bool, reason: str) -> None:
+        """Cordon or uncordon a node."""
+
+    async def remove_node(self, who: Principal, node: NodeId) -> None:
+        """Forget a lost node without tasks."""
+
+    async def tokens(self, who: Principal) -> tuple[Token, ...]:
+        """Return the tokens."""
+
+    async def issue_token(self, who: Principal, tenant: TenantId, role: Role, label: str) -> tuple[Token, str]:
+        """Make a token."""
+
+    async def revoke_token(self, who: Principal, token_id: str) -> None:
+        """Refuse a token from now on."""
+
+
+def make_membership(asked: PoolFile, paths: StatePaths, registry: Registry, engine: Engine) -> PoolMembership | None:
+    """Return how machines join the pool of a head; ``None`` where none can."""
+    if asked.role != "head":
+        return None
+    return PoolMembership(registry, paths, own_versions(), engine.connected, time.time)
+
+
+class PoolMembership:
+    """Implements ``ports.membership.Membership``. ``connected`` says which agents are heard, ``now`` the wall clock."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        paths: StatePaths,
+        versions: Versions,
+        connected: Callable[[], frozenset[NodeId]],
+        now: Callable[[], float],
+    ) -> None:
+        self._registry = registry
+        self._paths = paths
+        self._versions = versions
+        self._connected = connected
+        self._now = now
+        self._watching: dict[NodeId, asyncio.Task[None]] = {}
+
+    async def join(self, who: Principal, ask: JoinAsk) -> Joined:
+        """Let a machine in, or tell a node where everything is now."""
+        check_versions(self._versions, ask.versions)
+        connected = ask.node in self._connected()
+        if who.role is Role.NODE:
+            await self._check_owner(who, ask.node)
+            return self._joined("", connected=connected)
+        skew = ask.clock - self._now()
+        if abs(skew) > SKEW_S_MAX:
+            raise ClockSkew(
+                f"the clock of {ask.node} is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} the head's; "
+                f"{SKEW_S_MAX:g} s are allowed",
+                hint="set both by NTP, then join again",
+            )
+        label = node_label(ask.node, ask.machine)
+        olds = [token for token in await self._registry.tokens(_SELF) if node_of(token) == ask.node]
+        if connected and any(token.label != label for token in olds):
+            raise NodeNameTaken(f"another machine is in the pool as {ask.node}", hint="choose another with --name")
+        _, secret = await self._registry.issue_token(_SELF, DEFAULT_TENANT, Role.NODE, label)
+        for token in olds:
+            await self._registry.revoke_token(_SELF, token.id)
+        found = await self._node(ask.node)
+        if found is not None and found.cordoned and found.cordon_reason == LEFT:
+            await self._registry.cordon(_SELF, ask.node, on=False, reason="")
+        return self._joined(secret, connected=connected)
+
+    async def leave(self, who: Principal, node: NodeId) -> int:
+        """Give a node nothing new; return how many tasks it still has."""
+        if who.role is Role.NODE:
+            await self._check_owner(who, node)
+        await self._registry.cordon(_SELF, node, on=True, reason=LEFT)
+        found = await self._node(node)
+        watching = self._watching.get(node)
+        if watching is None or watching.done():
+            self._watching[node] = asyncio.create_task(self._forget(node), name=f"forget-{node}")
+        return 0 if found is None else len(found.gangs)
+
+    async def _forget(self, node: NodeId) -> None:
+        """Forget a node that leaves once it is silent and has no task, unless it stays, or comes back, or is gone."""
+        silent = 0
+        for _ in range(int(FORGET_S / FORGET_EVERY_S)):
+            await asyncio.sleep(FORGET_EVERY_S)
+            try:
+                found = await self._node(node)
+                if found is None or found.cordon_reason != LEFT:
+                    return
+                # Its agent may be starting anew, to tell that no task is left.
+                silent = 0 if node in self._connected() or found.gangs else silent + 1
+                if silent == SILENT_LOOKS:
+                    await self._registry.remove_node(_SELF, node)
+                    return
+            except CorralError as error:
+                log.info("node %s, which left, is not forgotten yet: %s", node, error)
+
+    async def _node(self, node: NodeId) -> NodeReport | None:
+        return next((one for one in await self._registry.nodes(_SELF) if one.spec.id == node), None)
+
+    async def _check_owner(self, who: Principal, node: NodeId) -> None:
+        own = next((token for token in await self._registry.tokens(_SELF) if token.id == who.token_id), None)
+        if own is None or node_of(own) != node:
+            raise Forbidden(f"this token is not that of node {node}")
+
+    def _joined(self, secret: str, *, connected: bool) -> Joined:
+        cluster: ClusterFile = load_cluster(self._paths.cluster)
+        return Joined(
+            gcs=cluster.gcs,
+            ray_token=self._paths.ray_token.read_text().strip(),
+            heads=tuple(HeadPlace(head.url, head.certificate) for head in cluster.heads),
+            node_token=secret,
+            connected=connected,
+            clock=self._now(),
+        )
+
+
+def check_versions(ours: Versions, theirs: Versions) -> None:
+    """Raise ``VersionMismatch`` where a machine could not work with this one. Python may differ in its patch level."""
+    wrong = []
+    if theirs.corral != ours.corral:
+        wrong.append(f"corral {theirs.corral} (the head has {ours.corral})")
+    if theirs.ray != ours.ray:
+        wrong.append(f"Ray {theirs.ray} (the head has {ours.ray})")
+    if theirs.python.split(".")[:2] != ours.python.split(".")[:2]:
+        wrong.append(f"Python {theirs.python} (the head has {ours.python})")
+    if wrong:
+        raise VersionMismatch(
+            f"this machine has {', '.join(wrong)}", hint="install what the head has, in an environment of its own"
+        )

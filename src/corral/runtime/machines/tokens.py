@@ -1,0 +1,80 @@
+"""The tokens that a daemon keeps in files of its own: the local admin's, the join token, that of its own node."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Collection, Mapping
+
+from corral.control.access import digest_of
+from corral.model.events import TokenIssued
+from corral.model.ids import DEFAULT_TENANT, NodeId
+from corral.model.tenant import Role, Token
+from corral.runtime.machines.cluster import write_whole
+from corral.runtime.machines.machine import machine_id
+from corral.runtime.paths import StatePaths
+
+_NODE, _MACHINE = "node ", " of machine "
+
+
+def local_token(paths: StatePaths, known: Collection[str]) -> str:
+    """Return the local admin secret (mode 0600): the one in its file if its digest is known, else a new one.
+
+    A secret that was revoked, or that comes from elsewhere, never becomes valid by a restart.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        secret = read_token(paths)
+        if digest_of(secret) in known:
+            return secret
+    return new_token(paths)
+
+
+def read_token(paths: StatePaths) -> str:
+    """Return the secret in the file of the local token. Raises ``OSError``."""
+    paths.token.chmod(0o600)
+    return paths.token.read_text().strip()
+
+
+def new_token(paths: StatePaths) -> str:
+    """Write a new secret to that file and return it. Raises ``OSError``."""
+    secret = f"corral_{secrets.token_urlsafe(32)}"
+    new = paths.token.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(f"{secret}\n")
+    new.rename(paths.token)
+    return secret
+
+
+def machine_tokens(paths: StatePaths, node: str | None, known: Mapping[str, Token], now: float) -> list[TokenIssued]:
+    """Return the facts of the tokens that a head has in files: the join token, and that of its own node.
+
+    One whose digest is known stays; else a new secret is made. Raises ``OSError``.
+    """
+    wanted = [(paths.join_token, Role.JOIN, "join")]
+    if node is not None:
+        wanted.append((paths.node_token, Role.NODE, node_label(NodeId(node), machine_id(paths))))
+    issued = []
+    for place, role, label in wanted:
+        secret = place.read_text().strip() if place.exists() else ""
+        token = known.get(digest_of(secret))
+        if token is not None and token.role is role and token.label == label:
+            continue
+        secret = f"corral_{role.value}_{secrets.token_urlsafe(32)}"
+        write_whole(place, f"{secret}\n".encode(), mode=0o600)
+        fact = Token(secrets.token_hex(4), digest_of(secret), DEFAULT_TENANT, role, now, label)
+        issued.append(TokenIssued(at=now, token=fact, by="local"))
+    return issued
+
+
+def node_label(node: NodeId, machine: str) -> str:
+    """Return the label of a node's token, which says whose it is."""
+    return f"{_NODE}{node}{_MACHINE}{machine}"
+
+
+def node_of(token: Token) -> NodeId | None:
+    """Return the node that a token was made for."""
+    if token.role is not Role.NODE or not token.label.startswith(_NODE):
+        return None
+    return NodeId(token.label.removeprefix(_NODE).partition(_MACHINE)[0])

@@ -1,0 +1,236 @@
+"""Ray's processes on one machine: the GCS of a head, and the raylet that every machine has.
+
+``python -m corral.runtime.ray.node gcs|raylet STATE_DIR``, a child of the supervisor. It ends when Ray's processes end,
+and is started again by the supervisor: so every start finds out anew where the GCS is. While the GCS is away, a raylet
+lives on; this process asks the heads meanwhile whether there is another one now, and if so ends the raylet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from corral.model.errors import CorralError, StateUnusable
+from corral.runtime.lineage import end_with_parent
+from corral.runtime.machines.cluster import load_cluster
+from corral.runtime.machines.rejoining import rejoin
+from corral.runtime.paths import StatePaths
+from corral.runtime.poolfile import PoolFile, load_pool
+from corral.runtime.ray.environment import NODE_LABEL, ray_environment
+
+OBJECT_STORE_BYTES = 80 << 20
+"""Nothing travels through Ray's object store; this is little more than the least that Ray takes."""
+
+RAYLET_PORTS = ("node-manager-port", "object-manager-port", "runtime-env-agent-port", "dashboard-agent-listen-port")
+WORKER_PORTS = 24
+PORTS = len(RAYLET_PORTS) + WORKER_PORTS
+"""How many ports a raylet has when they are fixed."""
+
+CONNECT_S = 2.0
+LOOK_S = 2.0
+AGAIN_S = 0.5
+REFRESH_S = 30.0
+STOP_S = 3.0
+log = logging.getLogger("corral.raynode")
+
+
+def ray_command() -> list[str]:
+    """Return how Ray's own command is started with this Python."""
+    return [sys.executable, "-P", "-c", "from ray.scripts.scripts import main; main()", "start", "--block"]
+
+
+def gcs_command(pool: PoolFile, paths: StatePaths) -> list[str]:
+    """Return the command of the GCS; with it come a raylet without resources and Ray's own helpers."""
+    return [
+        *ray_command(),
+        "--head",
+        f"--port={pool.gcs_port}",
+        "--include-dashboard=false",
+        f"--temp-dir={paths.gcs_temp}",
+        *_common(pool),
+    ]
+
+
+def raylet_command(pool: PoolFile, paths: StatePaths, gcs: str, node: str) -> list[str]:
+    """Return the command of this machine's raylet. A head that runs no jobs has no ``node``."""
+    return [
+        *ray_command(),
+        f"--address={gcs}",
+        *([f"--labels={NODE_LABEL}={node}"] if node else []),
+        f"--temp-dir={paths.ray_temp}",
+        *ports(pool.ray_port_first),
+        *_common(pool),
+    ]
+
+
+def ports(first: int | None) -> list[str]:
+    """Return the options that fix a raylet's ports from ``first`` on; none of it when any will do."""
+    if first is None:
+        return []
+    fixed = [f"--{name}={first + index}" for index, name in enumerate(RAYLET_PORTS)]
+    lowest = first + len(RAYLET_PORTS)
+    return [*fixed, f"--min-worker-port={lowest}", f"--max-worker-port={lowest + WORKER_PORTS - 1}"]
+
+
+def _common(pool: PoolFile) -> list[str]:
+    return [
+        f"--node-ip-address={pool.address}",
+        "--num-cpus=0",
+        "--num-gpus=0",
+        f"--object-store-memory={OBJECT_STORE_BYTES}",
+        "--include-log-monitor=false",
+        "--disable-usage-stats",
+    ]
+
+
+class RayProcess:
+    """One ``ray start --block`` and this process around it."""
+
+    def __init__(self, paths: StatePaths) -> None:
+        self._paths = paths
+        self._pool = load_pool(paths.pool)
+        self._asked_to_end = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._asked_at = float("-inf")
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._end)
+
+    def _end(self, _number: int, _frame: object) -> None:
+        self._asked_to_end = True
+        if self._process is not None:
+            self._process.terminate()
+
+    def run_gcs(self) -> int:
+        """Run the GCS, if it is to be on this machine, until it ends or is to be elsewhere; return the exit code."""
+        own = f"{bracketed(self._pool.address)}:{self._pool.gcs_port}"
+        while self._gcs_place() != own:
+            if self._asked_to_end:
+                return 0
+            time.sleep(AGAIN_S)
+        self._paths.gcs_store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Ray takes the raylet beside it for a cluster that runs where the last start says, and would not start another.
+        (self._paths.gcs_temp / "ray_current_cluster").unlink(missing_ok=True)
+        process = self._spawn(gcs_command(self._pool, self._paths), self._paths.gcs_temp)
+        return self._watch(process, own)
+
+    def run_raylet(self) -> int:
+        """Run the raylet until it ends, or until the GCS is another one; return the exit code."""
+        gcs = self._reachable_gcs()
+        if gcs is None:
+            return 0
+        node = load_cluster(self._paths.cluster).node
+        process = self._spawn(raylet_command(self._pool, self._paths, gcs, node), self._paths.ray_temp)
+        return self._watch(process, gcs)
+
+    def _spawn(self, command: list[str], temp: Path) -> subprocess.Popen[bytes]:
+        temp.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._process = subprocess.Popen(
+            command,
+            env=ray_environment(self._paths),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+            preexec_fn=end_with_parent,  # noqa: PLW1509 - this process has one thread
+        )
+        return self._process
+
+    def _watch(self, process: subprocess.Popen[bytes], gcs: str) -> int:
+        self._asked_at = time.monotonic()
+        while not self._asked_to_end and not self._moved(gcs):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(LOOK_S)
+        return _stop(process)
+
+    def _moved(self, gcs: str) -> bool:
+        """Return whether the pool's GCS is another one than that to which the raylet belongs."""
+        # Heads that came later are known in time: before the one that is known is lost.
+        if not answers(gcs) or time.monotonic() - self._asked_at > REFRESH_S:
+            self._ask()
+        now = self._gcs_place()
+        if now and now != gcs:
+            log.warning("the GCS is to be at %s now, no more at %s", now, gcs)
+            return True
+        return False
+
+    def _gcs_place(self) -> str:
+        """Return where the GCS is to be, empty while that is not known."""
+        try:
+            return load_cluster(self._paths.cluster).gcs
+        except StateUnusable:
+            return ""
+
+    def _reachable_gcs(self) -> str | None:
+        """Return the address of a GCS that answers, however long it takes; ``None`` when asked to end."""
+        silent = False
+        while not self._asked_to_end:
+            gcs = self._gcs_place()
+            if gcs and answers(gcs):
+                return gcs
+            if not silent:
+                log.warning("no GCS answers at %s; asking the heads", gcs or "any address yet")
+                silent = True
+            self._ask()
+            time.sleep(AGAIN_S)
+        return None
+
+    def _ask(self) -> None:
+        """Ask the heads where the GCS is; who is a head knows it from its own daemon."""
+        self._asked_at = time.monotonic()
+        if self._pool.role != "node":
+            return
+        try:
+            rejoin(self._paths)
+        except CorralError as error:
+            log.info("no head tells where the GCS is: %s", error)
+
+
+def bracketed(host: str) -> str:
+    """Return a host as it stands before a port."""
+    return f"[{host}]" if ":" in host else host
+
+
+def answers(address: str) -> bool:
+    """Return whether somebody accepts connections at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), CONNECT_S):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
+def _stop(process: subprocess.Popen[bytes]) -> int:
+    """End Ray's processes: its own command does so on SIGTERM; what is left of its session is killed."""
+    process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point: ``python -m corral.runtime.ray.node gcs|raylet STATE_DIR``."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    what, root = arguments
+    try:
+        process = RayProcess(StatePaths(Path(root)))
+        return process.run_gcs() if what == "gcs" else process.run_raylet()
+    except (CorralError, OSError, json.JSONDecodeError) as error:
+        log.error("%s", error)  # noqa: TRY400 - expected: one line, no traceback
+        return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

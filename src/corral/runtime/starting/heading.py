@@ -1,0 +1,115 @@
+"""`corral head`: a pool that other machines can join."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+
+import msgspec
+from msgspec.structs import replace
+
+from corral.model.errors import CorralError, PortTaken, StateUnusable
+from corral.runtime.machines.cluster import load_cluster, write_whole
+from corral.runtime.machines.jointoken import VARIABLE, JoinToken
+from corral.runtime.machines.machine import own_versions
+from corral.runtime.machines.tls import fingerprint, own_certificate
+from corral.runtime.options import GCS_PORT, RAY_PORT_FIRST, HeadOptions, PoolInfo, PoolOptions
+from corral.runtime.paths import StatePaths
+from corral.runtime.poolfile import PoolFile, load_pool
+from corral.runtime.ray.node import PORTS
+from corral.runtime.starting.launcher import prepare, start_pool, usable
+
+
+class HeadInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A running head and the command with which other machines join.
+
+    ``join`` holds a secret. It is ``None`` on a head that stands by and has never led: the leader knows it.
+    """
+
+    pool: PoolInfo
+    join: str | None
+
+
+def start_head(options: PoolOptions) -> HeadInfo:
+    """Start a head and return when it serves. ``options.head`` is set. Raises what :func:`start_pool` raises."""
+    head = options.head
+    assert head is not None
+    own_versions()
+    paths = StatePaths(options.state_dir.absolute())
+    prepare(paths)
+    with usable(paths):
+        if options.tls_cert is None and not options.insecure:
+            certificate, key = own_certificate(paths.tls, head.address)
+            options = replace(options, tls_cert=certificate, tls_key=key)
+        paths.ray_token.parent.mkdir(mode=0o700, exist_ok=True)
+        if not paths.ray_token.exists():
+            write_whole(paths.ray_token, secrets.token_hex(32).encode(), mode=0o600)
+    last = _last(paths)
+    if last is not None:
+        # The nodes know where it was.
+        options = replace(options, port=options.port or last.bound_port)
+        head = replace(head, store=head.store or last.store)
+    info = start_pool(replace(options, head=_with_ports(head, last.gcs_port if last else 0)))
+    return HeadInfo(pool=info, join=join_command(paths) if paths.join_token.exists() else None)
+
+
+def join_command(paths: StatePaths) -> str:
+    """Return the command with which another machine joins the pool of this head. It holds a secret.
+
+    It names all heads that this one knows. Raises ``StateUnusable`` where no head has led.
+    """
+    try:
+        secret = paths.join_token.read_text().strip()
+        heads = load_cluster(paths.cluster).heads
+    except OSError:
+        raise StateUnusable(f"no head has led a pool on {paths.root}", hint="ask where `corral head` was run") from None
+    token = JoinToken(secret, tuple(fingerprint(head.certificate) for head in heads if head.certificate))
+    return f"{VARIABLE}={token.text()} corral join {','.join(head.url.partition('://')[2] for head in heads)}"
+
+
+def _with_ports(head: HeadOptions, last: int) -> HeadOptions:
+    """Settle the ports: those that are asked for, that of the last start, the usual ones, any free ones."""
+    gcs = head.gcs_port
+    if not gcs:
+        gcs = last or (GCS_PORT if gcs is None and _free(head.address, GCS_PORT) else _any_port(head.address))
+    first = head.ray_port_first
+    if first is None:
+        taken = not all(_free(head.address, RAY_PORT_FIRST + offset) for offset in range(PORTS))
+        first = 0 if taken else RAY_PORT_FIRST
+    return replace(head, gcs_port=gcs, ray_port_first=first)
+
+
+def _last(paths: StatePaths) -> PoolFile | None:
+    """Return what the last start of a head on this state directory asked for."""
+    try:
+        last = load_pool(paths.pool)
+    except CorralError:
+        return None
+    return last if last.role == "head" else None
+
+
+def _free(address: str, port: int) -> bool:
+    try:
+        _bind(address, port).close()
+    except OSError:
+        return False
+    return True
+
+
+def _any_port(address: str) -> int:
+    try:
+        with _bind(address, 0) as trial:
+            return int(trial.getsockname()[1])
+    except OSError as error:
+        raise PortTaken(f"no port of {address} can be had: {error.strerror}", hint="is that this machine's?") from None
+
+
+def _bind(address: str, port: int) -> socket.socket:
+    trial = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        trial.bind((address, port))
+    except OSError:
+        trial.close()
+        raise
+    return trial

@@ -1,0 +1,228 @@
+"""`corral join` and `corral leave`: a machine becomes a node of a pool, and stops being one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from corral.agent.nodefiles import NodeFiles
+from corral.devices.cpu import node_facts
+from corral.model.errors import (
+    AlreadyRunning,
+    Conflict,
+    CorralError,
+    DaemonNotRunning,
+    DaemonStartFailed,
+    HeadUnreachable,
+    JobsRunning,
+    Unavailable,
+)
+from corral.model.ids import NodeId
+from corral.ports.membership import JoinAsk, Joined
+from corral.runtime.machines.cluster import Head, load_cluster, write_whole
+from corral.runtime.machines.heads import head_of, join_at, leave_at
+from corral.runtime.machines.jointoken import JoinToken, parse_join_token
+from corral.runtime.machines.machine import machine_id, own_address, own_versions
+from corral.runtime.machines.rejoining import note_heads, read_secret, rejoin
+from corral.runtime.options import JoinOptions, NodeInfo, StopReport
+from corral.runtime.paths import StatePaths
+from corral.runtime.poolfile import load_pool
+from corral.runtime.settings import load_settings
+from corral.runtime.starting.configuring import write_node
+from corral.runtime.starting.launcher import (
+    end_supervisor,
+    only_start,
+    prepare,
+    running_supervisor,
+    spawn_supervisor,
+    usable,
+)
+from corral.runtime.starting.topology import running_tasks
+
+READY_S = 90.0
+STOP_S = 30.0
+TOLD_S = 15.0
+POLL_S = 0.1
+
+
+def start_node(options: JoinOptions) -> NodeInfo:
+    """Join a pool and return when its head hears this machine's agent.
+
+    Everything that speaks against it is found before anything is started. Raises ``HeadUnreachable``,
+    ``CertificateMismatch``, ``Unauthenticated``, ``VersionMismatch``, ``ClockSkew``, ``NodeNameTaken``,
+    ``AlreadyRunning``, ``Conflict`` and everything that stops a start.
+    """
+    paths = StatePaths(options.state_dir.absolute())
+    token = parse_join_token(options.token)
+    versions = own_versions()
+    node = NodeId(options.node or node_facts().hostname)
+    prepare(paths)
+    with only_start(paths):
+        _check_free(paths)
+        with usable(paths):
+            machine = machine_id(paths)
+        ask = JoinAsk(node=node, machine=machine, versions=versions, clock=time.time())
+        head, joined = _first_that_answers(options.heads, token, ask)
+        parts = urlsplit(head.url)
+        address = options.address or own_address((parts.hostname or "", parts.port or 0))
+        with usable(paths):
+            write_whole(paths.node_token, f"{joined.node_token}\n".encode(), mode=0o600)
+            note_heads(paths, joined, head, node)
+            write_node(paths, options, load_settings(paths.root), node, address)
+        process = spawn_supervisor(paths)
+        _wait_connected(paths, node, process)
+        pid = process.pid
+    with warnings.catch_warnings():
+        # It goes on without this process: that is what it was started for.
+        warnings.simplefilter("ignore", ResourceWarning)
+        del process
+    return NodeInfo(node=node, url=head.url, address=address, state_dir=str(paths.root), supervisor_pid=pid)
+
+
+def leave(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:
+    """Take this machine out of its pool.
+
+    Running tasks need ``force`` (stopped; their jobs go on elsewhere) or ``leave_tasks`` (they run on, and are taken
+    over when the machine joins again in time). Raises ``DaemonNotRunning``, ``Conflict`` (it is no node) and
+    ``JobsRunning``.
+    """
+    paths = StatePaths(state_dir.absolute())
+    pid = running_supervisor(paths)
+    if pid is None:
+        raise DaemonNotRunning(f"no node runs on {paths.root}", hint="`corral join` makes this machine one")
+    if not is_node(state_dir):
+        raise Conflict("this machine is no node of another's pool", hint="`corral down` stops its own pool")
+    node = NodeId(load_cluster(paths.cluster).node)
+    _refuse_running(paths, node, force=force, leave_tasks=leave_tasks)
+    _tell_heads(paths, node)
+    # What was placed before the heads knew.
+    _refuse_running(paths, node, force=force, leave_tasks=leave_tasks)
+    if force and running_tasks(paths, node):
+        _clear(paths, node)
+    left = running_tasks(paths, node)
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_S
+    while running_supervisor(paths) is not None:
+        if time.monotonic() > deadline:
+            raise DaemonStartFailed(f"the supervisor (pid {pid}) does not end", hint=f"see {paths.logs}")
+        time.sleep(POLL_S)
+    # What opens other machines is not left behind; joining again brings it anew.
+    for file in (paths.daemon, paths.ray_token, paths.node_token):
+        file.unlink(missing_ok=True)
+    if paths.run != paths.root / "run" and not left:
+        shutil.rmtree(paths.run, ignore_errors=True)
+    return StopReport(tasks_left=left, forced=force)
+
+
+def hold(state_dir: Path, pid: int) -> int:
+    """Stay until the node's supervisor ends; return 0 when it was told to. SIGTERM and SIGINT make the node leave.
+
+    For those who end what they started together with its first process, as batch systems do.
+    """
+    asked = False
+
+    def ask(_number: int, _frame: object) -> None:
+        nonlocal asked
+        asked = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, ask)
+    paths = StatePaths(state_dir.absolute())
+    while running_supervisor(paths) == pid and not asked:
+        time.sleep(POLL_S)
+    if asked:
+        with contextlib.suppress(DaemonNotRunning):
+            leave(state_dir, force=True, leave_tasks=False)
+    return 0
+
+
+def is_node(state_dir: Path) -> bool:
+    """Return whether a machine was made a node of another's pool on this state directory."""
+    try:
+        return load_pool(StatePaths(state_dir.absolute()).pool).role == "node"
+    except CorralError:
+        return False
+
+
+def _check_free(paths: StatePaths) -> None:
+    """Raise where this state directory belongs to a node that runs, or to a pool."""
+    pid = running_supervisor(paths)
+    if pid is not None:
+        if is_node(paths.root):
+            cluster = load_cluster(paths.cluster)
+            raise AlreadyRunning(
+                f"this machine is node {cluster.node} of the pool at {cluster.heads[0].url} already",
+                hint="`corral leave` takes it out",
+            )
+        raise AlreadyRunning(f"a pool runs already on {paths.root} (pid {pid})", hint="stop it with `corral down`")
+    if paths.store.exists():
+        raise Conflict(
+            f"{paths.root} holds the journal of a pool of its own", hint="choose another directory with --state-dir"
+        )
+
+
+def _first_that_answers(places: Sequence[str], token: JoinToken, ask: JoinAsk) -> tuple[Head, Joined]:
+    """Return the first head that lets this machine in, and what it says. Raises the last refusal."""
+    refused: CorralError = HeadUnreachable("no head was named")
+    for place in places:
+        try:
+            head = head_of(place, token.fingerprints)
+            return head, join_at(head, token.secret, ask)
+        except (HeadUnreachable, Unavailable) as error:
+            refused = error
+    raise refused
+
+
+def _wait_connected(paths: StatePaths, node: NodeId, process: subprocess.Popen[bytes]) -> None:
+    """Return once the heads hear this machine's agent. Raises ``DaemonStartFailed``, with everything ended again."""
+    deadline = time.monotonic() + READY_S
+    while not _connected(paths):
+        if process.poll() is not None or time.monotonic() > deadline:
+            end_supervisor(process)
+            raise DaemonStartFailed(
+                f"node {node} did not get a connection to the pool",
+                hint=f"see {paths.logs}; are the head's ports open for this machine, and this one's for the head?",
+            )
+        time.sleep(POLL_S)
+
+
+def _connected(paths: StatePaths) -> bool:
+    with contextlib.suppress(CorralError):
+        return rejoin(paths).connected
+    return False
+
+
+def _refuse_running(paths: StatePaths, node: NodeId, *, force: bool, leave_tasks: bool) -> None:
+    running = running_tasks(paths, node)
+    if running and not force and not leave_tasks:
+        raise JobsRunning(
+            f"{running} {'task runs' if running == 1 else 'tasks run'} on node {node}",
+            hint="--force stops them, and their jobs go on elsewhere; --leave-tasks lets them run on",
+        )
+
+
+def _tell_heads(paths: StatePaths, node: NodeId) -> int:
+    """Tell the heads that the node leaves; return how many tasks it has by their account (0: none answers)."""
+    for head in load_cluster(paths.cluster).heads:
+        with contextlib.suppress(CorralError):
+            return leave_at(head, read_secret(paths), node)
+    return 0
+
+
+def _clear(paths: StatePaths, node: NodeId) -> None:
+    """Kill the node's tasks; wait until the agent, which its supervisor starts anew, has told that they are gone.
+
+    That is the proof with which the heads may start their jobs elsewhere at once.
+    """
+    NodeFiles().fence(paths.nodes / node)
+    deadline = time.monotonic() + TOLD_S
+    while time.monotonic() < deadline and _tell_heads(paths, node):
+        time.sleep(POLL_S)

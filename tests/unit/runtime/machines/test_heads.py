@@ -1,0 +1,135 @@
+"""Heads are known by their certificates, and what they refuse arrives as the error it is."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from corral.model.errors import CertificateMismatch, HeadUnreachable, InvalidField, VersionMismatch
+from corral.model.ids import NodeId
+from corral.ports.membership import JoinAsk, Versions
+from corral.runtime.machines.cluster import Head
+from corral.runtime.machines.heads import address_of, head_of, join_at
+from corral.runtime.machines.tls import fingerprint, own_certificate
+
+ASK = JoinAsk(node=NodeId("n1"), machine="m", versions=Versions("1", "3.11.2", "2.60.0"), clock=5.0)
+ANSWER = {"gcs": "10.0.0.1:7421", "ray_token": "r", "heads": [], "node_token": "t", "connected": False, "clock": 5.0}
+
+
+class Speaker(http.server.BaseHTTPRequestHandler):
+    """Answers every POST with what the class says, and keeps what was asked."""
+
+    status: ClassVar[int] = 200
+    document: ClassVar[dict[str, Any]] = ANSWER
+    asked: ClassVar[list[tuple[str, str | None, Any]]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.asked.append((self.path, self.headers["Authorization"], json.loads(body or b"null")))
+        data = json.dumps(self.document).encode()
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as the library names it
+        """Say nothing."""
+
+
+class Listening:
+    """A head as far as TLS and one answer go."""
+
+    def __init__(self, folder: Path) -> None:
+        class Here(Speaker):
+            asked: ClassVar[list[tuple[str, str | None, Any]]] = []
+
+        self.kind = Here
+        certificate, key = own_certificate(folder, "127.0.0.1")
+        self.pem = certificate.read_text()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self.kind)
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.place = f"127.0.0.1:{self.server.server_address[1]}"
+        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread.start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[Listening]:
+    listening = Listening(tmp_path / "tls")
+    yield listening
+    listening.close()
+
+
+@pytest.mark.parametrize(
+    "text, url",
+    [
+        ("10.0.0.1", "https://10.0.0.1:7420"),
+        ("head.example:8000", "https://head.example:8000"),
+        ("https://head.example:8000/", "https://head.example:8000"),
+        ("[fd00::1]", "https://[fd00::1]:7420"),
+    ],
+)
+def test_an_address_may_leave_out_the_port(text: str, url: str) -> None:
+    assert address_of(text, tls=True) == url
+
+
+@pytest.mark.parametrize("text", ["", ":7420", "a b", "host:x", "host:99999", "user@host", "host/path", "http://"])
+def test_what_is_no_address_is_named(text: str) -> None:
+    with pytest.raises(InvalidField, match="HEAD"):
+        address_of(text, tls=False)
+
+
+def test_a_head_with_the_named_certificate_is_asked(head: Listening) -> None:
+    found = head_of(head.place, ("0" * 64, fingerprint(head.pem)))
+    assert found == Head(f"https://{head.place}", head.pem)
+    joined = join_at(found, "secret", ASK)
+    assert (joined.gcs, joined.node_token) == ("10.0.0.1:7421", "t")
+    ((path, authorization, body),) = head.kind.asked
+    assert (path, authorization) == ("/v1/join", "Bearer secret")
+    assert body == {
+        "node": "n1",
+        "machine": "m",
+        "versions": {"corral": "1", "python": "3.11.2", "ray": "2.60.0"},
+        "clock": 5.0,
+    }
+
+
+def test_another_certificate_ends_it_before_the_token_is_sent(head: Listening, tmp_path: Path) -> None:
+    with pytest.raises(CertificateMismatch, match="not the one that the join token names"):
+        head_of(head.place, ("0" * 64,))
+    other, _ = own_certificate(tmp_path / "other", "127.0.0.1")
+    with pytest.raises(CertificateMismatch, match="another certificate than before"):
+        join_at(Head(f"https://{head.place}", other.read_text()), "secret", ASK)
+    assert head.kind.asked == []
+
+
+def test_a_refusal_of_the_head_arrives_as_the_error_it_is(head: Listening) -> None:
+    head.kind.status = 409
+    head.kind.document = {"code": "VERSION_MISMATCH", "message": "this machine has Ray 1", "hint": "install Ray 2"}
+    with pytest.raises(VersionMismatch, match="this machine has Ray 1"):
+        join_at(Head(f"https://{head.place}", head.pem), "secret", ASK)
+
+
+def test_nobody_there_is_said(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(HeadUnreachable, match=f"no head answers at https://{place}: connection refused"):
+            head_of(place, ("0" * 64,))
+        with pytest.raises(HeadUnreachable, match=f"no head answers at http://{place}: connection refused"):
+            join_at(head_of(place, ()), "secret", ASK)

@@ -1,0 +1,89 @@
+"""What Ray's processes are started with."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from corral.runtime.machines.cluster import ClusterFile, Head, load_cluster, save_cluster
+from corral.runtime.paths import SOCKET_PATH_BYTES_MAX, StatePaths
+from corral.runtime.poolfile import PoolFile
+from corral.runtime.ray.environment import ray_environment
+from corral.runtime.ray.node import PORTS, answers, gcs_command, ports, raylet_command
+
+POOL = PoolFile(host="10.0.0.1", fork_socket="/f", agents={}, role="head", address="10.0.0.1", gcs_port=7421)
+
+
+def test_the_gcs_and_the_raylet_offer_no_cpus_and_live_in_folders_of_their_own(tmp_path: Path) -> None:
+    paths = StatePaths(tmp_path)
+    gcs = gcs_command(POOL, paths)
+    raylet = raylet_command(POOL, paths, "10.0.0.9:7421", "n1")
+    for command in (gcs, raylet):
+        assert {"--num-cpus=0", "--num-gpus=0", "--node-ip-address=10.0.0.1", "--block"} <= set(command)
+    assert {"--head", "--port=7421", "--include-dashboard=false"} <= set(gcs)
+    assert {"--address=10.0.0.9:7421", "--labels=corral/node=n1"} <= set(raylet)
+    assert paths.gcs_temp != paths.ray_temp
+    assert f"--temp-dir={paths.gcs_temp}" in gcs
+    assert f"--temp-dir={paths.ray_temp}" in raylet
+
+
+def test_a_head_that_runs_no_jobs_is_no_node(tmp_path: Path) -> None:
+    assert not [word for word in raylet_command(POOL, StatePaths(tmp_path), "h:1", "") if word.startswith("--labels")]
+
+
+def test_fixed_ports_are_one_range() -> None:
+    assert ports(None) == []
+    numbers = [int(word.rpartition("=")[2]) for word in ports(7430)]
+    # Four of the raylet itself, then the first and the last of its workers.
+    assert numbers == [7430, 7431, 7432, 7433, 7434, 7430 + PORTS - 1]
+
+
+def test_secrets_are_named_by_path_alone(tmp_path: Path) -> None:
+    paths = StatePaths(tmp_path)
+    inherited = {
+        "PATH": "/bin",
+        "PYTHONPATH": "/mine",
+        "RAY_ADDRESS": "other:1",
+        "RAY_AUTH_TOKEN": "secret-1",
+        "CORRAL_JOIN_TOKEN": "secret-2",
+        "CORRAL_TOKEN": "secret-3",
+    }
+    env = ray_environment(paths, inherited)
+    assert not [value for value in env.values() if value.startswith("secret-")]
+    assert "RAY_ADDRESS" not in env
+    assert (env["PATH"], env["RAY_AUTH_TOKEN_PATH"]) == ("/bin", str(paths.ray_token))
+    assert env["PYTHONPATH"].split(os.pathsep)[-1] == "/mine"
+
+
+def test_ray_can_be_loaded_where_the_library_of_amd_is_missing(tmp_path: Path) -> None:
+    env = ray_environment(StatePaths(tmp_path))
+    probe = "import amdsmi, sys; sys.exit(hasattr(amdsmi, 'amdsmi_init'))"
+    assert subprocess.run([sys.executable, "-P", "-c", probe], env=env, check=False).returncode == 0
+
+
+def test_long_state_directories_get_short_folders_for_ray(state_dir: Path) -> None:
+    short, deep = StatePaths(state_dir), StatePaths(state_dir / ("x" * 60))
+    assert short.ray_temp.parent == short.run
+    longest = "session_2026-12-31_23-59-59_999999_9999999/sockets/plasma_store.99"
+    for place in (deep.ray_temp, deep.gcs_temp):
+        assert len(os.fsencode(place / longest)) <= SOCKET_PATH_BYTES_MAX
+
+
+def test_somebody_answers_at_an_address_or_not() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{listener.getsockname()[1]}"
+        assert not answers(place)
+        listener.listen()
+        assert answers(place)
+    assert not answers("")
+    assert not answers("nowhere")
+
+
+def test_the_cluster_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    cluster = ClusterFile(gcs="[fd00::1]:7421", heads=(Head("https://a:1", "PEM"), Head("http://b:2")), node="n1")
+    save_cluster(tmp_path / "c.json", cluster)
+    assert load_cluster(tmp_path / "c.json") == cluster
