@@ -225,6 +225,6 @@ class FleetEngine:
         raise NotFound(f"task {task} has no log")
         yield LogChunk(offset, b"", complete=True)
 
-    async def fence(self, node: NodeId) -> bool:
+    async def fence(self, node: NodeId, machine: str = "") -> bool:
         """Return ``False``: nothing can be proven."""
         return False

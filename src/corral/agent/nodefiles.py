@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from corral.agent import processes, taskdir
+from corral.agent.machine import machine_of
 from corral.agent.main import LOCK_NAME, PID_NAME
 from corral.agent.shim import record
 from corral.agent.shim.handle import TaskHandle
@@ -44,13 +45,17 @@ class NodeFiles:
         handle = TaskHandle(directory)
         return handle.was_forked() and not handle.shim_lives()
 
-    def fence(self, node_dir: Path) -> bool:
+    def fence(self, node_dir: Path, machine: str = "") -> bool:
         """Kill a node's agent and everything of its tasks; return whether it is proven that nothing is left.
 
-        No agent can start meanwhile, and no task directory that is there gets a shim afterwards.
+        No agent can start meanwhile, and no task directory that is there gets a shim afterwards. ``machine`` is the id
+        of the machine that the node is: any other one, which may have its name by now, is left alone and proves
+        nothing, and so does one that has lost the node's directory. Without it the node can only be here.
         """
+        if machine and machine_of(node_dir.parent.parent) != machine:
+            return False
         if not node_dir.is_dir():
-            return True
+            return not machine
         lock = os.open(node_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if not _take_agents_place(node_dir, lock):

@@ -33,6 +33,7 @@ from corral.agent.inputs import (
     TaskRemoved,
 )
 from corral.agent.link import Link
+from corral.agent.machine import machine_of
 from corral.agent.members import Members
 from corral.agent.outputs import ExtendLease, Forget, Launch, Note, Output, Record, SaveEpoch, Say, Stop
 from corral.agent.preparing import Preparer
@@ -56,7 +57,6 @@ DISCOVERY_PATIENCE_S = 5.0
 REMOVE_PER_BEAT = 200
 SHARDS_MAX = 10_000
 EPOCH_NAME = "epoch"
-MACHINE_NAME = "machine-id"
 ACKNOWLEDGED_NAME = "acknowledged"
 MIB = 1 << 20
 
@@ -205,16 +205,9 @@ class Shell:
             rack=config.rack,
             simulated=config.simulated,
             incarnation=f"{processes.boot_id()}:{processes.process_space()}",
-            machine=self._machine(),
+            machine=machine_of(Path(config.state_dir)),
         )
         return Identity(spec, os.getpid(), config.supervisor_start)
-
-    def _machine(self) -> str:
-        """Return what tells this machine apart, empty in a pool of one machine."""
-        try:
-            return Path(self._config.state_dir, MACHINE_NAME).read_text().strip()
-        except OSError:
-            return ""
 
     def _on_look(self, look: Look) -> None:
         if self._core is None:

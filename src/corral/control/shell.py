@@ -346,7 +346,8 @@ class ControlShell:
 
     async def _fence(self, node: NodeId) -> None:
         try:
-            proven = await self.engine.fence(node)
+            known = self.core.book.state.nodes.get(node)
+            proven = known is not None and await self.engine.fence(node, known.spec.machine)
         except Exception:
             # Whatever the engine met: the node is not proven to be dead, and is fenced again later.
             log.exception("node %s could not be fenced", node)

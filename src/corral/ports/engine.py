@@ -59,5 +59,8 @@ class Engine(Protocol):
     def follow_log(self, node: NodeId, task: TaskKey, incarnation: int, offset: int) -> AsyncIterator[LogChunk]:
         """Yield chunks as they are written until the task ended. Raises what ``read_log`` raises."""
 
-    async def fence(self, node: NodeId) -> bool:
-        """Make sure that nothing of a silent node's tasks runs (power fencing); False when that cannot be proven."""
+    async def fence(self, node: NodeId, machine: str = "") -> bool:
+        """Make sure that nothing of a silent node's tasks runs (power fencing); False when that cannot be proven.
+
+        ``machine`` is the id of the machine that the node is: what is reached under its name may be another one.
+        """

@@ -210,7 +210,7 @@ class Machines:
             offset += len(chunk.data)
             await asyncio.sleep(0.005)
 
-    async def fence(self, node: NodeId) -> bool:
+    async def fence(self, node: NodeId, machine: str = "") -> bool:
         self.asked.append(node)
         answer = self.fences.get(node)
         if answer is None:

@@ -36,8 +36,8 @@ class NodeFiles(Protocol):
     def has_ended(self, directory: Path) -> bool:
         """Return whether a task writes nothing any more."""
 
-    def fence(self, node_dir: Path) -> bool:
-        """Kill everything of a node; return whether it is proven that nothing is left."""
+    def fence(self, node_dir: Path, machine: str) -> bool:
+        """Kill everything of a node if this is its machine; return whether it is proven that nothing is left."""
 
 
 class LocalEngine:
@@ -121,13 +121,13 @@ class LocalEngine:
 
     # ---- fencing ---------------------------------------------------------------------------------------------------
 
-    async def fence(self, node: NodeId) -> bool:
+    async def fence(self, node: NodeId, machine: str = "") -> bool:
         """Kill the node's agent and all of its tasks; return whether nothing of them is left."""
         peer = self._peers.get(node)
         if peer is not None:
             peer.drop("the node is fenced")
         try:
-            return await asyncio.to_thread(self._files.fence, self._nodes_dir / node)
+            return await asyncio.to_thread(self._files.fence, self._nodes_dir / node, machine)
         except OSError as error:
             _log.error("node %s cannot be fenced: %s", node, error)
             return False

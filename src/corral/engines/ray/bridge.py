@@ -58,8 +58,8 @@ class Bridge:
                 case ReadLog(number, node, task, incarnation, offset, limit, wait_s):
                     told = await relay.read_log(node, f"{task}.{incarnation}", offset, limit, wait_s)
                     return LogRead(number, told)
-                case FenceNode(number, node):
-                    return NodeFenced(number, await relay.fence(node))
+                case FenceNode(number, node, machine):
+                    return NodeFenced(number, await relay.fence(node, machine))
                 case _:
                     assert_never(question)
         except RelayLost as error:

@@ -116,12 +116,13 @@ class RayEngine:
                 return
             position = chunk.offset + len(chunk.data)
 
-    async def fence(self, node: NodeId) -> bool:
+    async def fence(self, node: NodeId, machine: str = "") -> bool:
         """Have the node's machine kill everything of it; False when it does not answer."""
-        if self._is_here(node):
-            return await self._server.fence(node)
+        # A directory may be left here of a node that is another machine by now: that one is not proven here.
+        if self._is_here(node) and await self._server.fence(node, machine):
+            return True
         try:
-            reply = await self._ask(FenceNode(next(self._numbers), node), FENCE_S)
+            reply = await self._ask(FenceNode(next(self._numbers), node, machine), FENCE_S)
         except Unavailable as error:
             _log.warning("node %s cannot be fenced: %s", node, error)
             return False

@@ -33,10 +33,11 @@ class ReadLog(msgspec.Struct, frozen=True, tag=True):
 
 
 class FenceNode(msgspec.Struct, frozen=True, tag=True):
-    """Ask a node's machine to kill everything of it, and to say whether that is proven."""
+    """Ask a node's machine to kill everything of it, and to say whether that is proven. ``machine`` is its id."""
 
     number: int
     node: NodeId
+    machine: str = ""
 
 
 class LogRead(msgspec.Struct, frozen=True, tag=True):

@@ -34,8 +34,8 @@ class NodeFiles(Protocol):
     def has_ended(self, directory: Path) -> bool:
         """Return whether a task writes nothing any more."""
 
-    def fence(self, node_dir: Path) -> bool:
-        """Kill everything of a node; return whether it is proven that nothing is left."""
+    def fence(self, node_dir: Path, machine: str) -> bool:
+        """Kill everything of a node if this is its machine; return whether it is proven that nothing is left."""
 
 
 class Relay:
@@ -131,10 +131,13 @@ class Relay:
                 return told
             await asyncio.sleep(LOG_AGAIN_S)
 
-    async def fence(self, node: str) -> bool:
-        """Kill the agent of a node of this machine and all of its tasks; return whether nothing of them is left."""
+    async def fence(self, node: str, machine: str = "") -> bool:
+        """Kill the agent of a node and all of its tasks; return whether nothing of them is left.
+
+        A machine with another id than ``machine`` only has the node's name: it does nothing and proves nothing.
+        """
         try:
-            return await asyncio.to_thread(self._files.fence, self._nodes_dir / node)
+            return await asyncio.to_thread(self._files.fence, self._nodes_dir / node, machine)
         except OSError as error:
             _log.error("node %s cannot be fenced: %s", node, error)
             return False

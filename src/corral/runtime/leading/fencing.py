@@ -103,11 +103,11 @@ class PowerFencedEngine:
         """Follow by the engine."""
         return self._engine.follow_log(node, task, incarnation, offset)
 
-    async def fence(self, node: NodeId) -> bool:
+    async def fence(self, node: NodeId, machine: str = "") -> bool:
         """Have a node proven dead: by the engine if it reaches the machine, else by the command."""
         try:
             async with asyncio.timeout(ENGINE_FENCES_S):
-                if await self._engine.fence(node):
+                if await self._engine.fence(node, machine):
                     return True
         except Exception:
             # Whatever the engine met: there is another way.

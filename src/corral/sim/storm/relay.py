@@ -234,7 +234,7 @@ class VirtualEngine:
         raise NotFound(f"task {task} has no log")
         yield LogChunk(offset, b"", complete=True)
 
-    async def fence(self, node: NodeId) -> bool:
+    async def fence(self, node: NodeId, machine: str = "") -> bool:
         """Have a node switched off; return whether it is proven to be."""
         answer = self._process.create_future()
         self._power_off(node, lambda done: None if answer.done() else answer.set_result(done))

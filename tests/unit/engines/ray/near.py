@@ -20,6 +20,7 @@ class Files:
         self.log = b""
         self.ended = False
         self.fenced: dict[str, bool] = {}
+        self.machine = ""
         self.looked = threading.Event()
 
     def read_log(self, directory: Path, offset: int, limit: int) -> tuple[int, bytes, int]:
@@ -31,8 +32,8 @@ class Files:
     def has_ended(self, directory: Path) -> bool:
         return self.ended
 
-    def fence(self, node_dir: Path) -> bool:
-        return self.fenced[node_dir.name]
+    def fence(self, node_dir: Path, machine: str) -> bool:
+        return self.fenced[node_dir.name] and machine == self.machine
 
 
 class NearRelay:
@@ -67,9 +68,9 @@ class NearRelay:
         await self._reach()
         return await self.relay.read_log(node, task, offset, limit, wait_s)
 
-    async def fence(self, node: str) -> bool:
+    async def fence(self, node: str, machine: str) -> bool:
         await self._reach()
-        return await self.relay.fence(node)
+        return await self.relay.fence(node, machine)
 
 
 class NearCluster:

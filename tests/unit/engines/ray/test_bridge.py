@@ -341,6 +341,34 @@ def test_fencing_is_proven_by_the_machine_or_not_at_all(play: Play) -> None:
     play(scenario)
 
 
+def test_a_fence_says_which_machine_is_meant(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.machine()
+        await scene.introduced()
+        scene.files.fenced = {"n1": True}
+        scene.files.machine = "aa"
+        assert await scene.engine.fence(NODE, "aa")
+        # Another machine is reached under its name.
+        assert not await scene.engine.fence(NODE, "bb")
+
+    play(scenario)
+
+
+def test_a_directory_that_a_node_left_on_the_controller_s_machine_proves_nothing(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        (scene.root / "head/nodes" / NODE / "tasks").mkdir(parents=True)
+        (scene.root / "head/machine-id").write_text("head")
+        await scene.machine()
+        await scene.introduced()
+        scene.files.fenced = {"n1": False}
+        scene.files.machine = "aa"
+        assert not await scene.engine.fence(NODE, "aa")
+        scene.files.fenced = {"n1": True}
+        assert await scene.engine.fence(NODE, "aa")
+
+    play(scenario)
+
+
 def test_nodes_of_the_controller_s_machine_need_no_bridge(play: Play) -> None:
     async def scenario(scene: Scene) -> None:
         (scene.root / "head/nodes/mine/tasks").mkdir(parents=True)

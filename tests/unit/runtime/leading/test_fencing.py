@@ -79,7 +79,7 @@ class Answers:
     def follow_log(self, node: NodeId, task: TaskKey, incarnation: int, offset: int) -> AsyncIterator[LogChunk]:
         raise NotImplementedError
 
-    async def fence(self, node: NodeId) -> bool:
+    async def fence(self, node: NodeId, machine: str = "") -> bool:
         if self.answer is None:
             raise EngineFault("the machine is not there")
         return self.answer

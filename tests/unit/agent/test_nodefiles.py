@@ -1,0 +1,53 @@
+"""What proves that nothing of a node runs, and what only looks like it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from corral.agent.machine import MACHINE_NAME, machine_of
+from corral.agent.nodefiles import NodeFiles
+
+
+def machine(root: Path, own: str | None, *nodes: str) -> Path:
+    """Return the directory of node ``n1`` on a machine with this id, on which the agents of ``nodes`` have been."""
+    root.mkdir(exist_ok=True)
+    if own is not None:
+        (root / MACHINE_NAME).write_text(f"{own}\n")
+    for node in nodes:
+        (root / "nodes" / node / "tasks").mkdir(parents=True)
+    return root / "nodes" / "n1"
+
+
+@pytest.mark.parametrize("own, nodes, asked, proven", [
+    ("aa", ("n1",), "aa", True),
+    # It has taken the name of a machine that is silent, and its agent has not begun yet, or has.
+    ("bb", (), "aa", False),
+    ("bb", ("n1",), "aa", False),
+    # Its state directory was cleared: what ran there may run still.
+    (None, (), "aa", False),
+    ("aa", (), "aa", False),
+    # A pool of one machine: there is no other.
+    (None, ("n1",), "", True),
+    (None, (), "", True),
+])  # fmt: skip
+def test_only_the_machine_itself_proves_that_nothing_of_its_node_runs(
+    own: str | None, nodes: tuple[str, ...], asked: str, proven: bool, tmp_path: Path
+) -> None:
+    assert NodeFiles().fence(machine(tmp_path / "state", own, *nodes), asked) is proven
+
+
+def test_a_fence_for_another_machine_touches_nothing(tmp_path: Path) -> None:
+    node_dir = machine(tmp_path / "state", "bb", "n1")
+    task = node_dir / "tasks" / "1.0.0.1"
+    task.mkdir()
+    assert not NodeFiles().fence(node_dir, "aa")
+    assert list(task.iterdir()) == []
+    assert [path.name for path in node_dir.iterdir()] == ["tasks"]
+
+
+def test_a_machine_is_told_apart_only_where_it_has_an_id(tmp_path: Path) -> None:
+    assert machine_of(tmp_path) == ""
+    (tmp_path / MACHINE_NAME).write_text("cc\n")
+    assert machine_of(tmp_path) == "cc"
