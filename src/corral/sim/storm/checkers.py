@@ -140,6 +140,15 @@ class JournalChecker:
                     assert run.exit.ok, f"{run} succeeded, says the journal, and ended with {run.exit}"
         self.ended[job.id] = job
 
+    def check_stopped(self, run: Run) -> None:
+        """No task is stopped for good while the journal has nothing against it: whoever stops it leads no longer."""
+        job = self.state.jobs.get(run.task.job)
+        if run.stopping is not Cause.CANCELLED or job is None or job.id in self.cancelled:
+            return
+        gang = job.gangs[run.task.gang]
+        wanted = gang.incarnation == run.incarnation and gang.tasks[run.task.rank].state.holds
+        assert not wanted or gang.stopping is not None, f"{run} is stopped and nobody asked for it"
+
     def assert_known(self, job: JobId) -> None:
         """No job that was acknowledged is lost."""
         assert job in self.state.jobs or job in self.ended, f"job {job} was acknowledged and is lost"

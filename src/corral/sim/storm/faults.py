@@ -133,6 +133,13 @@ class Faults:
         node = self._machine().name
         return self._cut(ways + [way for other in others for way in ((node, other), (other, node))])
 
+    def stale_leader(self) -> Repair:
+        """The leader stands still for as long as another takes over, and cannot ask the database when it goes on."""
+        head = self._head()
+        head.pause()
+        self._course.after(self._course.chance.uniform(8.0, 20.0), head.unpause)
+        return self._cut([(head.name, HOST), (HOST, head.name)])
+
     def takeover_without_a_node(self) -> Repair:
         """A node is cut from all heads, and the leader dies in the same moment."""
         node = self._machine().name
@@ -267,6 +274,7 @@ LEADERS = (
     "head_killed",
     "head_paused",
     "deposed_with_a_node",
+    "stale_leader",
     "takeover_without_a_node",
     "database_away",
     "pair_cut",

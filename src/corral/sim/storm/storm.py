@@ -28,6 +28,7 @@ from corral.sim.storm.machine import Machine
 from corral.sim.storm.network import Network
 from corral.sim.storm.people import People
 from corral.sim.storm.relay import Relay
+from corral.sim.storm.run import Run
 
 NODES = {"n1": 2, "n2": 4, "n3": 1, "n4": 3, "n5": 2}
 STORM_S = 150.0
@@ -98,7 +99,7 @@ class Storm:
         strict = chance.random() < 0.5
         self.relays = {NodeId(n): Relay(self.course, self.network, NodeId(n), strict=strict) for n in NODES}
         self.machines = {
-            node: Machine(self.course, _spec(node), self._clock(-1.0), relay, self.machine_checker.moved)
+            node: Machine(self.course, _spec(node), self._clock(-1.0), relay, self._moved)
             for node, relay in self.relays.items()
         }
         switches = PowerSwitches(self.course, self.machines, works=chance.random() < 0.3)
@@ -128,6 +129,11 @@ class Storm:
         clock = HostClock(self.course, rate=1.0 + drift, boot_s=chance.uniform(10.0, 1e6), ahead_s=ahead_s)
         self.clocks.append(clock)
         return clock
+
+    def _moved(self, machine: Machine, run: Run) -> None:
+        self.machine_checker.moved(machine, run)
+        if not run.alive:
+            self.journal.check_stopped(run)
 
     def _appended(self, epoch: int, batch: Batch) -> None:
         self.course.absorb(msgspec.msgpack.encode(batch))
@@ -168,8 +174,9 @@ class Storm:
         self.course.after(1.0, self.people.begin)
         if self.people.patient:
             # A leader with nothing to write does not notice that its database is away.
+            until = chance.choice((3 * BREATH_S, 0.8 * STORM_S))
             for _ in range(chance.choice((4, 8))):
-                self.course.after(chance.uniform(BREATH_S, 3 * BREATH_S), self.people.submit)
+                self.course.after(chance.uniform(BREATH_S, until), self.people.submit)
         else:
             for _ in range(chance.choice((8, 20, 45))):
                 self.course.after(chance.uniform(2.0, 0.8 * STORM_S), self.people.submit)

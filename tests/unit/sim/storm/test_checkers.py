@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from corral.model.events import Fact, GangEnded, GangPlaced, JobSubmitted, NodeJoined, TaskEnded, TenantSet
+from corral.model.events import (
+    Fact,
+    GangEnded,
+    GangPlaced,
+    JobCancelRequested,
+    JobSubmitted,
+    NodeJoined,
+    TaskEnded,
+    TenantSet,
+)
 from corral.model.ids import DeviceId, GangKey, JobId, NodeId, TaskKey, TenantId
 from corral.model.job import Cause, JobSpec, JobState, TaskExit, TaskState
 from corral.model.messages import LaunchTask
@@ -199,6 +208,19 @@ def test_after_a_pause_of_its_machine_a_task_has_a_second(late_s: float, found: 
         yard.until(20.0)
         assert yard.checker.overlaps == 1
     assert 1.0 < PAUSE_GRACE_S < 1.2
+
+
+def test_a_task_that_is_stopped_for_good_without_a_word_in_the_journal_is_found() -> None:
+    yard = Yard()
+    run = yard.run("n1", 1)
+    checker = journal(submitted("1"), placed("1"))
+    run.stopping = Cause.PREEMPTED
+    checker.check_stopped(run)
+    run.stopping = Cause.CANCELLED
+    with pytest.raises(AssertionError, match="1.0.0#1 is stopped and nobody asked for it"):
+        checker.check_stopped(run)
+    checker.appended(1, Batch((JobCancelRequested(at=1.0, job=JobId("1"), by="me"),)))
+    checker.check_stopped(run)
 
 
 def test_an_incarnation_that_runs_again_elsewhere_is_found() -> None:
