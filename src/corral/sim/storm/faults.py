@@ -36,15 +36,14 @@ class Faults:
 
     # ---- striking --------------------------------------------------------------------------------------------------
 
-    def plan(self, begin_s: float, end_s: float) -> None:
+    def plan(self, begin_s: float, end_s: float, theme: tuple[str, ...]) -> None:
         """Plan the faults of a storm: few kinds, and one of them often (swarm testing, Groce et al., ISSTA 2012)."""
         chance = self._course.chance
-        theme = chance.choice(THEMES)
         kinds = [getattr(self, name) for name in theme]
         weights = [chance.choice((0, 1, 1, 4)) for _ in kinds]
         if not any(weights):
             weights[chance.randrange(len(weights))] = 1
-        lasting_s, counts = chance.choice(SPELLS if theme is KINDS else SPELLS[1:])
+        lasting_s, counts = SPELLS[-1] if theme is STALE else chance.choice(SPELLS if theme is KINDS else SPELLS[1:])
         for _ in range(chance.choice(counts)):
             kind = chance.choices(kinds, weights)[0]
             lasts_s = chance.choice(lasting_s) * chance.uniform(0.7, 1.3)
@@ -289,6 +288,7 @@ NODES = (
     "takeover_without_a_node",
 )
 TASKS = ("agent_killed", "agent_stopped", "shim_killed", "shim_stopped", "device_failed", "slow_disk", "node_cut")
+STALE = ("stale_leader", "deposed_with_a_node")
 THEMES = (KINDS, KINDS, LEADERS, LEADERS, NODES, TASKS, TASKS)
 """What a storm breaks: everything, or mainly leaders, nodes or what is on them."""
 

@@ -23,7 +23,7 @@ from corral.sim.storm.clocks import HostClock
 from corral.sim.storm.controller import Head
 from corral.sim.storm.course import Course
 from corral.sim.storm.database import Database
-from corral.sim.storm.faults import Faults, PowerSwitches
+from corral.sim.storm.faults import LEADERS, STALE, THEMES, Faults, PowerSwitches
 from corral.sim.storm.machine import Machine
 from corral.sim.storm.network import Network
 from corral.sim.storm.people import People
@@ -35,6 +35,10 @@ STORM_S = 150.0
 BREATH_S = 5.0
 HEAL_S = 600.0
 CALM_S = 45.0
+QUIET_EVERY = 4
+"""Every so many storms are quiet: nothing is moved, relays refuse nobody, long jobs run, and leaders fail. What one does
+that leads no longer shows only while it has nothing to write."""
+
 DRIFT_MAX = RATE_DIFFERENCE_MAX / 2
 """By how much a boot clock runs too fast or too slow: two of them differ by all that leases are laid out for."""
 
@@ -96,14 +100,15 @@ class Storm:
         self.machine_checker = MachineChecker(self.course)
         self.journal = JournalChecker(self.machine_checker.runs)
         self.database = Database(self._appended)
-        strict = chance.random() < 0.5
+        quiet = seed % QUIET_EVERY == 0
+        strict = not quiet and chance.random() < 0.5
         self.relays = {NodeId(n): Relay(self.course, self.network, NodeId(n), strict=strict) for n in NODES}
         self.machines = {
             node: Machine(self.course, _spec(node), self._clock(-1.0), relay, self._moved)
             for node, relay in self.relays.items()
         }
         switches = PowerSwitches(self.course, self.machines, works=chance.random() < 0.3)
-        round_s, tenure_s = chance.choice(((2.0, 3.0), (10.0, 20.0), (60.0, 600.0)))
+        round_s, tenure_s = (60.0, 600.0) if quiet else chance.choice(((2.0, 3.0), (10.0, 20.0), (60.0, 600.0)))
         scheduling = SchedulingConfig(round_s=round_s, tenure_s=tenure_s, tenure_restarts=0.0)
         self.config = ControlConfig(scheduling=scheduling, leases=True)
         self.heads = [
@@ -117,9 +122,11 @@ class Storm:
                 self.config,
                 switches.off,
             )
-            for i in range(1, chance.choice((2, 2, 3, 4)))
+            for i in range(1, 3 if quiet else chance.choice((2, 2, 3, 4)))
         ]
         self.people = People(self.course, self.network, self.heads, [str(n) for n in NODES])
+        self.people.patient = self.people.patient or quiet
+        self._theme = chance.choice((LEADERS, STALE, STALE)) if quiet else chance.choice(THEMES)
         self.faults = Faults(self.course, self.network, self.database, self.heads, list(self.machines.values()))
 
     def _clock(self, favoured: float) -> HostClock:
@@ -184,7 +191,7 @@ class Storm:
                 self.course.after(chance.uniform(BREATH_S, STORM_S), self.people.cordon)
         for _ in range(chance.choice((0, 0, 0, 2))):
             self.course.after(chance.uniform(BREATH_S, STORM_S), self.people.plan_outage)
-        self.faults.plan(3 * BREATH_S, STORM_S)
+        self.faults.plan(3 * BREATH_S, STORM_S, self._theme)
         self._until(STORM_S, errors)
         self.course.note("storm", "is over: all is repaired")
         self.faults.heal()
