@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from corral.sim.storm.storm import Storm
 from tests.sim.mutation import PATCHES, hunks, hunt, plant
 
 BUGS = sorted(PATCHES.glob("*.patch"))
@@ -17,6 +18,8 @@ BUGS = sorted(PATCHES.glob("*.patch"))
 def test_a_planted_bug_is_found(patch: Path) -> None:
     found = hunt(patch)
     assert found.finding.startswith("AssertionError: "), f"{found.passed} storms passed and none found it"
+    assert found.seed is not None
+    assert Storm(found.seed).run().failure == "", "the storm that found it finds something without it, too"
 
 
 def test_the_bugs_that_must_be_among_them_are() -> None:

@@ -10,6 +10,7 @@ from corral.sim.storm.course import Course
 from corral.sim.storm.database import HOST, Database
 from corral.sim.storm.machine import Machine
 from corral.sim.storm.network import Network
+from corral.sim.storm.run import Run
 
 Repair = Callable[[], None]
 SPELLS = (((0.5, 3.0, 8.0), (12, 20, 40)), ((3.0, 8.0, 25.0), (6, 12, 20)), ((25.0, 40.0, 60.0), (3, 5, 8)))
@@ -208,9 +209,19 @@ class Faults:
         """An agent is killed; its supervisor starts another."""
         self._machine().kill_agent()
 
-    def agent_stopped(self) -> Repair:
+    def agent_stopped(self) -> Repair | None:
         """An agent stands still; tasks and shims go on."""
-        return self._machine().stop_agent()
+        machine = self._machine()
+        if any(run.unguarded for run in machine.runs.values()):
+            return None
+        machine.agent_stops += 1
+        go_on = machine.stop_agent()
+
+        def back() -> None:
+            machine.agent_stops -= 1
+            go_on()
+
+        return back
 
     def relay_lost(self) -> Repair:
         """What carries messages on a node dies."""
@@ -220,19 +231,30 @@ class Faults:
 
     def shim_killed(self) -> None:
         """A shim is killed; some of its task's processes may outlive it."""
-        runs = [run for run in self._machine().runs.values() if run.shim]
+        runs = self._shims()
         if runs:
             self._course.chance.choice(runs).kill_shim(leaves_processes=self._course.chance.random() < 0.5)
 
+    def _shims(self) -> list[Run]:
+        """Return what runs on a machine whose agent does not stand still: of shim and agent one has to be there."""
+        machine = self._machine()
+        return [run for run in machine.runs.values() if run.shim and not machine.agent_stops]
+
     def shim_stopped(self) -> Repair | None:
         """A shim stands still; its task goes on."""
-        runs = [run for run in self._machine().runs.values() if run.shim]
+        runs = self._shims()
         if not runs:
             return None
         run = self._course.chance.choice(runs)
         self._course.note("faults", f"shim of {run} is stopped")
+        run.shim_stops += 1
         run.gate.stop()
-        return run.gate.go_on
+
+        def back() -> None:
+            run.shim_stops -= 1
+            run.gate.go_on()
+
+        return back
 
     def device_failed(self) -> Repair | None:
         """A device fails, and works again later."""

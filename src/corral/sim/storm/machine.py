@@ -62,6 +62,7 @@ class Machine:
         self.relay = relay
         self.up = True
         self.pauses = 0
+        self.agent_stops = 0
         self.disk_slow_s = 0.0
         self.failed: set[DeviceId] = set()
         self.runs: dict[tuple[TaskKey, int], Run] = {}

@@ -77,6 +77,7 @@ class Run:
         self.acknowledged = False
         self.stopping: Cause | None = None
         self.gate = Gate(course)
+        self.shim_stops = 0
         self._course = course
         self._ground = ground
         self._kill_at = float("inf")
@@ -95,6 +96,11 @@ class Run:
     def exclusive(self) -> bool:
         """Return whether no other incarnation may run beside it."""
         return self.command.lease_s is not None
+
+    @property
+    def unguarded(self) -> bool:
+        """Return whether processes run that no shim looks after."""
+        return self.alive and (not self.shim or self.shim_stops > 0)
 
     # ---- life ------------------------------------------------------------------------------------------------------
 

@@ -36,8 +36,8 @@ BREATH_S = 5.0
 HEAL_S = 600.0
 CALM_S = 45.0
 QUIET_EVERY = 4
-"""Every so many storms are quiet: nothing is moved, relays refuse nobody, long jobs run, and leaders fail. What one does
-that leads no longer shows only while it has nothing to write."""
+"""Every so many storms are quiet: nothing is moved, relays refuse nobody, jobs are long, and leaders fail. What one that
+leads no longer does shows only while it has nothing to write."""
 
 DRIFT_MAX = RATE_DIFFERENCE_MAX / 2
 """By how much a boot clock runs too fast or too slow: two of them differ by all that leases are laid out for."""
