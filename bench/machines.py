@@ -108,21 +108,25 @@ class Machines:
         """Return a client outside of all machines; it knows the first head, and through it the others."""
         return Client(state_dir=self.state_dir(self.heads[0]), retry_s=retry_s)
 
-    def leader(self) -> tuple[str, int]:
+    def leader(self, timeout_s: float = LEADER_LIMIT_S) -> tuple[str, int]:
         """Return which head leads, and its epoch, as the heads themselves say; the newest epoch counts.
 
-        Raises ``DaemonNotRunning`` when no head answers.
+        Raises ``DaemonNotRunning`` when no head answers within ``timeout_s``.
         """
+
+        def told(head: str) -> tuple[int, str] | None:
+            return self._told_leader(head, timeout_s)
+
         with ThreadPoolExecutor(len(self.heads)) as threads:
-            found = [told for told in threads.map(self._told_leader, self.heads) if told is not None]
+            found = [answer for answer in threads.map(told, self.heads) if answer is not None]
         if not found:
             raise DaemonNotRunning("no head says who leads")
         epoch, name = max(found)
         return name, epoch
 
-    def _told_leader(self, head: str) -> tuple[int, str] | None:
+    def _told_leader(self, head: str, timeout_s: float) -> tuple[int, str] | None:
         try:
-            with Client(state_dir=self.state_dir(head), retry_s=0.0, timeout_s=LEADER_LIMIT_S) as client:
+            with Client(state_dir=self.state_dir(head), retry_s=0.0, timeout_s=timeout_s) as client:
                 status = client.status()
         except CorralError:
             return None

@@ -22,7 +22,8 @@ def await_leader(pool: Machines, after: int) -> tuple[str, float]:
 
     def look() -> str | None:
         try:
-            name, epoch = pool.leader()
+            # Short: a head that is gone holds up every question.
+            name, epoch = pool.leader(timeout_s=0.5)
         except CorralError:
             return None
         return name if epoch > after else None
