@@ -67,9 +67,11 @@ class Liveness:
         known = book.state.nodes.get(hello.node)
         contact = book.observed.contact(hello.node)
         if known is not None and self._is_another(now, known, contact, hello.spec):
+            # From now on it may be that one which is heard under this name.
+            self.gone(now, hello.node)
             return
-        if hello.asked is not None and hello.asked < contact.given_up:
-            # It was said before launches that were on their way when the node was given up.
+        if hello.asked is not None and (contact.connected or hello.asked != contact.lapses):
+            # It was said before launches that have been sent since: not to know of them proves nothing.
             return
         rebooted = known is not None and known.spec.incarnation != hello.spec.incarnation
         if known is None or known.lost or known.spec != hello.spec:
@@ -130,7 +132,7 @@ class Liveness:
         """The connection to an agent broke."""
         contact = self._book.observed.contact(node)
         if contact.connected:
-            answered, contact.connected = contact.answering, False
+            answered, contact.connected, contact.lapses = contact.answering, False, contact.lapses + 1
             if answered:
                 self.out_of_reach(now, node, contact)
 
@@ -152,7 +154,7 @@ class Liveness:
         contact = self._book.observed.contact(beat.node)
         if not contact.connected:
             # It was given up, and what it runs may run elsewhere by now: first of all it has to say what that is.
-            self._book.send(SayHello(node=beat.node, epoch=self._book.epoch, asked=contact.given_up))
+            self._book.send(SayHello(node=beat.node, epoch=self._book.epoch, asked=contact.lapses))
             return
         was_silent = contact.silent
         self._heard(now, contact)

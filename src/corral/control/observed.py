@@ -39,7 +39,8 @@ class Contact(msgspec.Struct):
 
     ``clock_skew_s`` is how far the node's wall clock is ahead of the controller's, ``clock_wrong`` keeps the node from
     getting new tasks. ``other_machine`` is the hostname of a machine that wants to be this node while tasks of the one
-    before it may still run. ``given_up`` counts how often the node was given up.
+    before it may still run. ``lapses`` counts how often the connection broke or the node was given up: the wish for a
+    hello bears that number, and an answer to an older one is out of date.
     """
 
     connected: bool = False
@@ -58,7 +59,7 @@ class Contact(msgspec.Struct):
     skews_s: tuple[float, ...] = ()
     clock_wrong: bool = False
     other_machine: str = ""
-    given_up: int = 0
+    lapses: int = 0
     healthy_streak: dict[DeviceId, int] = {}
     doubted: frozenset[DeviceId] = frozenset()
 

@@ -88,7 +88,7 @@ class Silence:
     def _lose(self, now: float, name: NodeId, reason: str) -> None:
         # What comes next from there has to be a hello: nothing of it is acknowledged before.
         contact = self._book.observed.contact(name)
-        contact.connected, contact.given_up = False, contact.given_up + 1
+        contact.connected, contact.lapses = False, contact.lapses + 1
         self._book.record(NodeLost(at=now, node=name, reason=reason))
 
     def fenced(self, now: float, answer: Fenced) -> None:

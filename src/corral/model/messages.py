@@ -222,8 +222,8 @@ class AcknowledgeHeartbeat(Command, frozen=True, kw_only=True, tag="ack-heartbea
 class SayHello(Command, frozen=True, kw_only=True, tag="say-hello"):
     """Say hello again on this connection: the controller gave up what ran here and acknowledges nothing before.
 
-    The hello repeats ``asked``. One that answers an older wish may have been said before launches that were on their
-    way when the node was given up: it does not tell of them.
+    The hello repeats ``asked``. One that answers an older wish, or the same one again, may have been said before
+    launches that were sent since: it does not tell of them.
     """
 
     asked: int = 0

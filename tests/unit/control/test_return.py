@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from corral.control.inputs import Cancel
 from corral.model.events import GangPlaced, TaskEnded
-from corral.model.ids import NodeId
+from corral.model.ids import JobId, NodeId
 from corral.model.job import Cause, JobState, TaskExit, TaskState
 from corral.model.messages import (
     AcknowledgeHeartbeat,
@@ -68,6 +69,42 @@ def test_a_hello_from_before_launches_that_were_on_their_way_does_not_bring_a_no
     hello_of(world, home, running(), asked=1)
     assert [type(c) for c in world.commands[before:] if c.node == home][:2] == [StopTask, AcknowledgeHeartbeat]
     assert not world.core.book.state.nodes[NodeId(home)].lost
+
+
+def test_a_second_answer_to_one_wish_ends_nothing_that_was_launched_since_the_first() -> None:
+    world = pool()
+    home, others = place(world, EXCLUSIVE)
+    pass_time(world, 100.0, *others)
+    # The agent was stopped: what it had said waits to be read, two heartbeats and then the answer to each.
+    world.heartbeat(home)
+    world.heartbeat(home)
+    hello_of(world, home, running(), asked=1)
+    for _ in range(3):
+        world.submit(EXCLUSIVE)
+    [there] = [job for job in ("2", "3", "4") if world.placed_on(job) == [home]]
+    world.tell(Cancel(JobId(there), "me"))
+    before = len(world.journal)
+    # It does not know yet of the launch and the stop that are on their way to it.
+    hello_of(world, home, running(), asked=1)
+    assert [fact for fact in world.journal[before:] if isinstance(fact, TaskEnded)] == []
+    assert world.job(there).gangs[0].live
+
+
+def test_an_answer_from_before_the_connection_broke_is_none_to_the_wish_of_after() -> None:
+    world = pool()
+    home, others = place(world, EXCLUSIVE)
+    world.gone(home)
+    world.heartbeat(home)
+    world.heartbeat(home)
+    hello_of(world, home, running(), asked=1)
+    world.submit(replace(EXCLUSIVE, num_nodes=3))
+    assert home not in world.placed_on("2")
+    world.gone(home)
+    before = len(world.commands)
+    hello_of(world, home, running(), asked=1)
+    assert world.commands[before:] == []
+    hello_of(world, home, running(), asked=2)
+    assert [type(c) for c in world.commands[before:] if c.node == home][:1] == [AcknowledgeHeartbeat]
 
 
 def test_a_ghost_that_reports_itself_is_stopped_also_before_it_was_placed_anew() -> None:

@@ -18,6 +18,7 @@ from corral.model.events import NodeLost, TaskEnded
 from corral.model.ids import JobId, NodeId, TaskKey
 from corral.model.job import Cause, Fencing, JobState
 from corral.model.messages import (
+    AcknowledgeHeartbeat,
     Hello,
     SayHello,
     TaskPhase,
@@ -331,3 +332,24 @@ def test_another_machine_under_the_same_name_proves_nothing() -> None:
     assert again(world)
     hello_of(world, home)
     assert world.core.book.state.nodes[NodeId(home)].spec.hostname == "stranger"
+
+
+def test_what_comes_under_a_name_after_another_machine_has_taken_it_extends_no_lease() -> None:
+    world = World(LEASES)
+    for name in ("n1", "n2", "n3"):
+        world.specs[name] = replace(node_spec(name), machine=f"machine-of-{name}")
+        hello_of(world, name)
+    home, _ = place(world, EXCLUSIVE)
+    pass_time(world, 1.0, *world.specs)
+    own = world.specs[home]
+    world.specs[home] = replace(own, machine="a-new-one", incarnation="boot-9", hostname="stranger")
+    hello_of(world, home)
+    before = len(world.commands)
+    world.heartbeat(home)
+    # Whose heartbeat that was its hello has to say.
+    assert [type(command) for command in world.commands[before:]] == [SayHello]
+    world.specs[home] = own
+    hello_of(world, home, running())
+    world.heartbeat(home)
+    assert isinstance(world.commands[-1], AcknowledgeHeartbeat)
+    assert world.job("1").gangs[0].incarnation == 1
