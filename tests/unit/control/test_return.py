@@ -92,7 +92,7 @@ def test_a_second_answer_to_one_wish_ends_nothing_that_was_launched_since_the_fi
 
 def test_an_answer_from_before_the_connection_broke_is_none_to_the_wish_of_after() -> None:
     world = pool()
-    home, others = place(world, EXCLUSIVE)
+    home, _ = place(world, EXCLUSIVE)
     world.gone(home)
     world.heartbeat(home)
     world.heartbeat(home)
