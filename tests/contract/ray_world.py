@@ -36,7 +36,7 @@ class RayWorld(World):
         paths = self.ground.paths
         server = LocalEngine(paths.bridge_socket, paths.root, NodeFiles())
         # No node is here: not one log may be read, and nothing killed, but through the relay.
-        return RayEngine(server, BridgeStarter(paths, self.epoch), paths.root / "nobody")
+        return RayEngine(server, BridgeStarter(paths, self.epoch), here=())
 
     @property
     def bridge_pid(self) -> int:

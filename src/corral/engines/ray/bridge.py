@@ -66,14 +66,18 @@ class Bridge:
             return NotReached(question.number, str(error))
 
     async def _relay_of(self, node: NodeId) -> RelayHandle:
-        """Return the relay through which the node's agent came, else that of the machine which is named like it."""
-        lines = [line for line, _ in self._lines.values() if line.relay is not None]
-        lines.sort(key=lambda line: (node in line.nodes, line.name == node), reverse=True)
-        if not lines or not (node in lines[0].nodes or node == lines[0].name):
+        """Return the relay through which the node's agent came, else that of the machine which is named like it.
+
+        Of several machines none will do: what one proves says nothing of the others.
+        """
+        lines = [line for line, _ in self._lines.values()]
+        found = [line for line in lines if node in line.nodes] or [line for line in lines if line.name == node]
+        relays = [line.relay for line in found if line.relay is not None]
+        if not relays:
             raise RelayLost(f"no machine of node {node} is connected")
-        relay = lines[0].relay
-        assert relay is not None
-        return relay
+        if len(found) > 1:
+            raise RelayLost(f"{len(found)} machines say that they are node {node}")
+        return relays[0]
 
     def _follow(self, machines: list[Machine]) -> None:
         living = {machine.ray_id: machine for machine in machines}

@@ -7,8 +7,7 @@ import contextlib
 import itertools
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Protocol, cast
 
 from corral.engines.ray.pieces import (
@@ -60,14 +59,15 @@ StartBridge = Callable[[socket.socket], Awaitable[BridgeProcess]]
 class RayEngine:
     """Implements ``ports.engine.Engine``. All methods belong to one event loop.
 
-    ``server`` is the engine to whose socket the bridge connects. Nodes with a directory in ``nodes_dir``
-    are of this machine: their logs and their fencing need no bridge.
+    ``server`` is the engine to whose socket the bridge connects. The nodes ``here`` are of this machine: their logs and
+    their fencing need no bridge. That a node has a directory here is not enough: it may have moved to another machine,
+    and that nothing of it is left here proves nothing.
     """
 
-    def __init__(self, server: Engine, start_bridge: StartBridge, nodes_dir: Path) -> None:
+    def __init__(self, server: Engine, start_bridge: StartBridge, here: Collection[NodeId]) -> None:
         self._server = server
         self._start_bridge = start_bridge
-        self._nodes_dir = nodes_dir
+        self._here = frozenset(here)
         self._keeping: asyncio.Task[None] | None = None
         self._desk: _Desk | None = None
         self._numbers = itertools.count(1)
@@ -97,13 +97,13 @@ class RayEngine:
 
     async def read_log(self, node: NodeId, task: TaskKey, incarnation: int, offset: int, limit: int) -> LogChunk:
         """Return a piece of a log. Raises ``NotFound``, and ``Unavailable`` when the node's machine does not answer."""
-        if self._is_here(node):
+        if node in self._here:
             return await self._server.read_log(node, task, incarnation, offset, limit)
         return await self._read(node, task, incarnation, offset, limit, 0.0)
 
     async def follow_log(self, node: NodeId, task: TaskKey, incarnation: int, offset: int) -> AsyncIterator[LogChunk]:
         """Yield chunks as they are written. Raises ``NotFound`` and ``Unavailable``."""
-        if self._is_here(node):
+        if node in self._here:
             async for chunk in self._server.follow_log(node, task, incarnation, offset):
                 yield chunk
             return
@@ -118,8 +118,8 @@ class RayEngine:
 
     async def fence(self, node: NodeId, machine: str = "") -> bool:
         """Have the node's machine kill everything of it; False when it does not answer."""
-        # A directory may be left here of a node that is another machine by now: that one is not proven here.
-        if self._is_here(node) and await self._server.fence(node, machine):
+        # Its name may be another machine's by now: that one is not proven dead here.
+        if node in self._here and await self._server.fence(node, machine):
             return True
         try:
             reply = await self._ask(FenceNode(next(self._numbers), node, machine), FENCE_S)
@@ -127,9 +127,6 @@ class RayEngine:
             _log.warning("node %s cannot be fenced: %s", node, error)
             return False
         return isinstance(reply, NodeFenced) and reply.proven
-
-    def _is_here(self, node: NodeId) -> bool:
-        return (self._nodes_dir / node).is_dir()
 
     async def _read(
         self, node: NodeId, task: TaskKey, incarnation: int, offset: int, limit: int, wait_s: float

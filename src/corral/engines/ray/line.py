@@ -20,6 +20,8 @@ TAKE_S = 2.0
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0
 DEPOSED_RETRY_S = 5.0
+# An engine that does not read for so long that this much of an agent waits loses the agent's connection.
+UNREAD_BYTES_MAX = 8 * WAITING_BYTES_MAX
 
 
 class Line:
@@ -129,9 +131,11 @@ class Line:
             self._balance()
 
     def closed(self, tunnel: _Tunnel) -> None:
-        """Have a tunnel closed at its other end too, after what waits for it."""
+        """Have a tunnel closed at its other end too, after what waits for it.
+
+        It is kept until the relay tells that end: what the agent said meanwhile must not be taken for a new connection.
+        """
         if self._tunnels.get(tunnel.number) is tunnel:
-            del self._tunnels[tunnel.number]
             self._outbox.put(tunnel.number, b"")
             self._bell.set()
 
@@ -160,6 +164,12 @@ class _Tunnel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=UNREAD_BYTES_MAX)
+
+    def pause_writing(self) -> None:
+        _log.warning("the engine does not read: dropping the connection of an agent of %s", self._line.name)
+        if self._transport is not None:
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

@@ -97,7 +97,7 @@ class Relay:
             if data:
                 tunnel.write(data)
             else:
-                del self._tunnels[number]
+                # Its end is told when it is there: after all that the agent said before.
                 tunnel.close()
         return True
 
@@ -136,8 +136,12 @@ class Relay:
 
         A machine with another id than ``machine`` only has the node's name: it does nothing and proves nothing.
         """
+        directory = self._nodes_dir / node
+        if not directory.is_dir():
+            _log.error("node %s cannot be fenced: %s is gone, so nobody knows what runs", node, directory)
+            return False
         try:
-            return await asyncio.to_thread(self._files.fence, self._nodes_dir / node, machine)
+            return await asyncio.to_thread(self._files.fence, directory, machine)
         except OSError as error:
             _log.error("node %s cannot be fenced: %s", node, error)
             return False

@@ -10,6 +10,7 @@ from pathlib import Path
 from corral.agent.nodefiles import NodeFiles
 from corral.engines.local import LocalEngine
 from corral.engines.ray import RayEngine
+from corral.model.ids import NodeId
 from corral.ports.engine import Engine
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile
@@ -20,7 +21,7 @@ def make_engine(asked: PoolFile, paths: StatePaths, epoch: int) -> Engine:
     if asked.engine == "local":
         return LocalEngine(paths.engine_socket, paths.root, NodeFiles())
     server = LocalEngine(paths.bridge_socket, paths.root, NodeFiles())
-    return RayEngine(server, BridgeStarter(paths, epoch), paths.nodes)
+    return RayEngine(server, BridgeStarter(paths, epoch), [NodeId(name) for name in asked.agents])
 
 
 class BridgeStarter:

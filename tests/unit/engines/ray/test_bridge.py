@@ -90,12 +90,13 @@ class Scene:
             return self.bridges[-1]
 
         server = LocalEngine(self.root / name, self.root / "head", NodeFiles())
-        return RayEngine(server, start_bridge, self.root / "head" / "nodes")
+        return RayEngine(server, start_bridge, [NodeId("mine")])
 
     async def machine(self, node: str = NODE, ray_id: str = "a") -> NearRelay:
         relay = Relay(self.root / f"{node}.sock", self.root / node / "nodes", self.files)
         await relay.start()
         self._relays.append(relay)
+        (self.root / node / "nodes" / NODE).mkdir(parents=True, exist_ok=True)
         near = NearRelay(relay)
         self.cluster.relays[Machine(ray_id, node)] = near
         return near
@@ -377,6 +378,33 @@ def test_nodes_of_the_controller_s_machine_need_no_bridge(play: Play) -> None:
         with pytest.raises(NotFound):
             await anext(aiter(scene.engine.follow_log(NodeId("mine"), TASK, 1, 0)))
         assert await scene.engine.fence(NodeId("mine"))
+
+    play(scenario)
+
+
+def test_the_directory_that_a_node_left_on_the_controller_s_machine_has_no_logs_of_it_now(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        (scene.root / "head/nodes" / NODE / "tasks").mkdir(parents=True)
+        await scene.machine()
+        await scene.introduced()
+        scene.files.log = b"from where it is now"
+        assert (await scene.engine.read_log(NODE, TASK, 1, 0, 100)).data == b"from where it is now"
+
+    play(scenario)
+
+
+def test_of_two_machines_that_say_they_are_one_node_neither_proves_anything(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        near = await scene.machine()
+        other = await scene.machine("n2", "b")
+        await scene.introduced(pid=1)
+        agent = await scene.agent("n2", hello(NODE, 2))
+        await wait_until_async(lambda: hello(NODE, 2) in scene.heard)
+        assert not agent.closed
+        scene.files.fenced = {NODE: True}
+        assert not await scene.engine.fence(NODE)
+        assert near.fault is None
+        assert other.fault is None
 
     play(scenario)
 

@@ -117,6 +117,22 @@ def test_the_bridge_of_an_older_leader_is_refused(play: Play) -> None:
     play(scenario)
 
 
+def test_the_end_of_a_connection_is_told_after_all_that_was_said_on_it(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        assert scene.relay.open("s", 1)
+        reader, _ = await scene.agent(b"said before")
+        await wait_until_async(lambda: scene.relay._outbox.size)
+        assert scene.relay.give("s", [(1, b"")])
+        await scene.closed(reader)
+        told: list[Piece] = []
+        while not told or told[-1][1]:
+            told += await scene.take()
+        assert told == [(1, b"said before"), (1, b"")]
+        assert scene.relay.give("s", [(1, b"")]), "a close that crossed the other end's"
+
+    play(scenario)
+
+
 def test_what_came_before_a_session_is_not_carried_into_it(play: Play) -> None:
     async def scenario(scene: Scene) -> None:
         reader, _ = await scene.agent(b"stale")
@@ -201,8 +217,11 @@ def test_who_asks_for_a_log_waits_for_what_is_new(play: Play) -> None:
 
 def test_fencing_says_what_is_proven(play: Play) -> None:
     async def scenario(scene: Scene) -> None:
-        scene.files.fenced = {"dead": True, "alive": False}
+        scene.files.fenced = {"dead": True, "alive": False, "wiped": True}
+        for node in ("dead", "alive"):
+            (scene.path.parent / "nodes" / node).mkdir(parents=True)
         assert await scene.relay.fence("dead")
         assert not await scene.relay.fence("alive")
+        assert not await scene.relay.fence("wiped"), "what ran there may run on"
 
     play(scenario)
