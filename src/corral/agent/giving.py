@@ -120,7 +120,6 @@ class Giver:
             "incarnation": incarnation,
             "what": what,
             "tree": gathered.tree.name,
-            "size_bytes": gathered.tree.root.size_bytes,
         }
         self._courier.call("/files/returned", msgspec.json.encode(said))
 

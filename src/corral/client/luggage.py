@@ -106,10 +106,16 @@ class Luggage:
         chunks = self._chunks([digest.hex() for entry in tree.entries for digest in entry.chunks])
 
         def write(entry: Entry, descriptor: int) -> None:
+            left = entry.size
             for blob in islice(chunks, len(entry.chunks)):
+                left -= len(blob)
+                if left < 0:
+                    break
                 view = memoryview(blob)
                 while view:
                     view = view[os.write(descriptor, view) :]
+            if left:
+                raise FilesDamaged(f"{os.fsdecode(entry.path)[:64]!r} is not as long as it says")
 
         lay(tree.entries, str(directory), write, replace=True)
         return tree

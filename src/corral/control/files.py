@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from corral.control.access import Access
 from corral.control.returns import belongs
 from corral.control.shell import ControlShell
@@ -159,13 +161,16 @@ class ControllerFiles:
     async def give_back(self, who: Principal, what: Return) -> None:
         """Take the outputs or the checkpoint of a running task."""
         self._require(who, what.node)
-        await self._call(self._check_returned, what.tree)
-        answer = await self._shell.ask(what)
+        size_bytes = await self._call(self._check_returned, what.tree)
+        answer = await self._shell.ask(replace(what, size_bytes=size_bytes))
         if isinstance(answer, Refusal):
             raise CorralError.of(answer)
 
-    def _check_returned(self, name: str) -> None:
-        self._check_chunks(self._load(name))
+    def _check_returned(self, name: str) -> int:
+        """Return the size of a tree that is here as a whole: what it says itself, not what a node says of it."""
+        tree = self._load(name)
+        self._check_chunks(tree)
+        return tree.root.size_bytes
 
     async def add_logs(self, who: Principal, node: NodeId, pieces: Sequence[LogPiece]) -> list[int]:
         """Keep pieces of logs; -1 stands for one of a start that is not the newest, or of another node."""
@@ -200,6 +205,8 @@ class ControllerFiles:
 
     async def keep_house(self, now: float) -> int:
         """Delete what no unfinished job needs and nobody used for long; return how many blobs.
+
+        ``now`` is of the clock by which the stores note when something was used: this machine's, wherever it was set.
 
         What came back of a finished job is kept as long, from its end on or from when somebody got it.
         """

@@ -63,7 +63,7 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 class Return(msgspec.Struct, frozen=True):
-    """A node gives back what a task made or saved: the tree is in the blob store already."""
+    """A node gives back what a task made or saved: the tree is in the blob store already, and says its size itself."""
 
     node: NodeId
     task: TaskKey

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -14,8 +15,8 @@ from corral.wire.trees import pack, unpack
 
 class _Piece(msgspec.Struct, frozen=True):
     task: str
-    incarnation: int
-    offset: int
+    incarnation: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
+    offset: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
     complete: bool = False
 
 

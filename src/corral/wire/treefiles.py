@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -65,9 +66,12 @@ class Gathered(NamedTuple):
         if blob is not None:
             return blob
         place = self.places[name]
-        with open(place.source, "rb") as file:  # noqa: PTH123 - paths are bytes
-            file.seek(place.offset)
-            blob = file.read(place.length)
+        try:
+            with open(place.source, "rb") as file:  # noqa: PTH123 - paths are bytes
+                file.seek(place.offset)
+                blob = file.read(place.length)
+        except (FileNotFoundError, NotADirectoryError):
+            raise Changed(os.fsdecode(place.source)) from None
         if sha256(blob).hexdigest() != name:
             raise Changed(os.fsdecode(place.source))
         return blob
@@ -84,14 +88,14 @@ def scan(
     """Return what is in a directory: files, directories and symbolic links; sockets, pipes and devices are left out.
 
     ``what`` names it in ``FilesTooLarge``, which is raised as soon as its files are more than ``bytes_max`` or its
-    entries too many. Raises ``OSError`` where it cannot be read.
+    entries too many. A directory below that goes meanwhile is empty. Raises ``OSError`` where it cannot be read.
     """
     found: list[Found] = []
     total = 0
     waiting = [(os.fsencode(directory), b"")]
     while waiting:
         here, prefix = waiting.pop()
-        with os.scandir(here) as entries:
+        with _opened(here, may_go=bool(prefix)) as entries:
             for entry in entries:
                 path = prefix + entry.name
                 one = found_entry(path, entry.path)
@@ -106,6 +110,15 @@ def scan(
                 if len(found) > ENTRIES_MAX:
                     raise FilesTooLarge(f"{what} has more than {ENTRIES_MAX:,} entries")
     return found
+
+
+def _opened(directory: bytes, *, may_go: bool) -> AbstractContextManager[Iterator[os.DirEntry[bytes]]]:
+    try:
+        return os.scandir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        if not may_go:
+            raise
+        return nullcontext(iter(()))
 
 
 def _of_status(path: bytes, source: bytes, status: os.stat_result) -> Found | None:
@@ -184,37 +197,62 @@ def lay(
     """Make the entries of a tree in a directory that is there.
 
     ``write`` writes a file's content into an open descriptor. With ``replace`` what is there under the same names goes,
-    file by file and at once; without it the directory must be empty. Raises ``OSError``, and what ``write`` raises.
+    file by file and at once, and a symbolic link goes where a directory belongs: an earlier tree, or a task, may have
+    left it there to lead elsewhere. Without it the directory must be empty. Raises ``OSError``, and what ``write``
+    raises.
     """
     base = os.fsencode(directory)
+    # Of a part of a tree the directories are not among the entries.
+    real = {b""}
     for entry in entries:
         path = base + b"/" + entry.path
-        if entry.kind is Kind.DIRECTORY:
-            _make_directory(path, replace=replace)
-            continue
-        new = path if not replace else b"%s/.corral-%d.new" % (os.path.dirname(path), os.getpid())  # noqa: PTH120
-        if entry.kind is Kind.LINK:
-            if replace:
-                _unlink(new)
-            os.symlink(entry.target, new)  # noqa: PTH211 - bytes
-        else:
-            _make_file(entry, new, write, replace=replace)
         if replace:
-            os.rename(new, path)  # noqa: PTH104 - bytes
+            _be_directory(base, entry.path.rpartition(b"/")[0], real)
+        if entry.kind is Kind.DIRECTORY:
+            if replace:
+                _be_directory(base, entry.path, real)
+            else:
+                os.mkdir(path)  # noqa: PTH102 - bytes
+        elif replace:
+            _replace(entry, path, write)
+        else:
+            _make(entry, path, write)
 
 
-def _make_directory(path: bytes, *, replace: bool) -> None:
+def _be_directory(base: bytes, path: bytes, real: set[bytes]) -> None:
+    """Have a directory at a path below another, and at all between them; ``real`` are those that are known to be."""
+    if path in real:
+        return
+    _be_directory(base, path.rpartition(b"/")[0], real)
+    place = base + b"/" + path
     try:
-        os.mkdir(path)  # noqa: PTH102 - bytes
+        os.mkdir(place)  # noqa: PTH102 - bytes
     except FileExistsError:
-        if not replace or not os.path.isdir(path):  # noqa: PTH112 - bytes
+        mode = os.lstat(place).st_mode
+        if stat.S_ISLNK(mode):
+            os.unlink(place)  # noqa: PTH108 - bytes
+            os.mkdir(place)  # noqa: PTH102 - bytes
+        elif not stat.S_ISDIR(mode):
             raise
+    real.add(path)
 
 
-def _make_file(entry: Entry, path: bytes, write: Callable[[Entry, int], None], *, replace: bool) -> None:
+def _replace(entry: Entry, path: bytes, write: Callable[[Entry, int], None]) -> None:
+    new = b"%s/.corral-%d.new" % (os.path.dirname(path), os.getpid())  # noqa: PTH120 - bytes
+    _unlink(new)
+    try:
+        _make(entry, new, write)
+        os.rename(new, path)  # noqa: PTH104 - bytes
+    except BaseException:
+        _unlink(new)
+        raise
+
+
+def _make(entry: Entry, path: bytes, write: Callable[[Entry, int], None]) -> None:
+    if entry.kind is Kind.LINK:
+        os.symlink(entry.target, path)  # noqa: PTH211 - bytes
+        return
     mode = 0o777 if entry.executable else 0o666
-    if replace:
-        _unlink(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         write(entry, descriptor)

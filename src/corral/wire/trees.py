@@ -16,22 +16,26 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import TypeVar
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from corral.model.errors import FilesDamaged
+from corral.model.errors import FilesDamaged, FilesTooLarge
 
-T = TypeVar("T")
 CHUNK_BYTES = 4 << 20
 PACK_BYTES_MAX = 8 << 20
+PACK_BLOBS_MAX = 2_000
 BLOBS_ASKED_MAX = 20_000
 ENTRIES_MAX = 200_000
+LISTING_BYTES_MAX = 64 << 20
+"""What the list of entries may be: 320 bytes an entry. Who reads a stranger's tree holds all of it in memory."""
+
 PATH_BYTES_MAX = 4_095
 """PATH_MAX of Linux less the final NUL (limits.h)."""
 NAME = re.compile(r"[0-9a-f]{64}")
 _VERSION = 1
 _DIGEST_BYTES = 32
+_LISTING_BLOBS_MAX: Final = LISTING_BYTES_MAX // CHUNK_BYTES
 _LENGTH = struct.Struct(">I")
 _ABSENT = 0xFFFFFFFF
 
@@ -61,7 +65,10 @@ class Root(msgspec.Struct, frozen=True, array_like=True):
     version: int
     files: int
     size_bytes: int
-    listing: tuple[bytes, ...]
+    listing: Annotated[tuple[bytes, ...], msgspec.Meta(max_length=_LISTING_BLOBS_MAX)]
+
+
+_Entries = Annotated[tuple[Entry, ...], msgspec.Meta(max_length=ENTRIES_MAX)]
 
 
 class Tree(msgspec.Struct, frozen=True):
@@ -89,10 +96,15 @@ def is_name(text: object) -> bool:
 
 
 def tree_of(entries: Iterable[Entry]) -> Tree:
-    """Return the tree of entries (in any order). Raises ``FilesDamaged`` for what is no directory."""
+    """Return the tree of entries (in any order).
+
+    Raises ``FilesDamaged`` for what is no directory, ``FilesTooLarge`` when its list is.
+    """
     listed = tuple(sorted(entries, key=lambda entry: entry.path))
     _check(listed)
     data = msgspec.msgpack.encode(listed)
+    if len(data) > LISTING_BYTES_MAX:
+        raise FilesTooLarge(f"the list of {len(listed):,} entries is larger than {LISTING_BYTES_MAX >> 20} MiB")
     blobs: dict[str, bytes] = {}
     listing = []
     for start in range(0, len(data), CHUNK_BYTES):
@@ -114,12 +126,12 @@ def load_tree(name: str, get: Callable[[Sequence[str]], Sequence[bytes | None]])
     Raises ``FilesDamaged`` when something is missing, or is not what its name says.
     """
     (encoded,) = _checked([name], get)
-    root = _decoded(encoded, Root)
+    root: Root = _decoded(encoded, Root)
     if root.version != _VERSION:
         raise FilesDamaged(f"tree {name[:12]} has version {root.version}, this corral knows {_VERSION}")
     names = [digest.hex() for digest in root.listing]
     pieces = _checked(names, get)
-    entries = _decoded(b"".join(pieces), tuple[Entry, ...])
+    entries: tuple[Entry, ...] = _decoded(b"".join(pieces), _Entries)
     _check(entries)
     if root.size_bytes != sum(entry.size for entry in entries):
         raise FilesDamaged(f"tree {name[:12]} is not as large as it says")
@@ -137,7 +149,7 @@ def _checked(names: Sequence[str], get: Callable[[Sequence[str]], Sequence[bytes
     return found
 
 
-def _decoded(data: bytes, kind: type[T]) -> T:
+def _decoded(data: bytes, kind: Any) -> Any:
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except msgspec.MsgspecError as error:
@@ -188,10 +200,15 @@ def pack(blobs: Iterable[bytes | None]) -> bytes:
 
 
 def unpack(data: bytes) -> list[bytes | None]:
-    """Return the blobs of a pack. Raises ``FilesDamaged`` when it is cut off, or one is larger than a chunk."""
+    """Return the blobs of a pack.
+
+    Raises ``FilesDamaged`` when it is cut off, one is larger than a chunk, or there are more than anybody asks for.
+    """
     found: list[bytes | None] = []
     position = 0
     while position < len(data):
+        if len(found) == BLOBS_ASKED_MAX:
+            raise FilesDamaged(f"a pack holds more than {BLOBS_ASKED_MAX:,} blobs")
         if len(data) - position < _LENGTH.size:
             raise FilesDamaged("a pack ends within a length")
         (length,) = _LENGTH.unpack_from(data, position)
@@ -207,11 +224,11 @@ def unpack(data: bytes) -> list[bytes | None]:
 
 
 def batches(sizes: Iterable[tuple[str, int]]) -> Iterator[list[str]]:
-    """Divide blobs (name and size in bytes) among packs of at most ``PACK_BYTES_MAX``."""
+    """Divide blobs (name and size in bytes) among packs of at most ``PACK_BYTES_MAX`` and ``PACK_BLOBS_MAX``."""
     batch: list[str] = []
     size = 0
     for name, length in sizes:
-        if batch and size + length + _LENGTH.size > PACK_BYTES_MAX:
+        if batch and (size + length + _LENGTH.size > PACK_BYTES_MAX or len(batch) == PACK_BLOBS_MAX):
             yield batch
             batch, size = [], 0
         batch.append(name)

@@ -27,7 +27,6 @@ GIVEN: dict[str, object] = {
     "incarnation": 3,
     "what": "checkpoint",
     "tree": "ab" * 32,
-    "size_bytes": 7,
 }
 
 
@@ -63,7 +62,7 @@ def test_nodes_and_only_they_give_back(files: MemoryFiles, http: Callable[..., H
     ):
         assert http(ALICE)("POST", path, content=content, headers=kind).status_code == 403
     assert http(NODE)("POST", "/v1/files/returned", json=GIVEN).status_code == 204
-    assert files.returned == [Return(NodeId("n1"), TASK, 3, ReturnKind.CHECKPOINT, "ab" * 32, 7)]
+    assert files.returned == [Return(NodeId("n1"), TASK, 3, ReturnKind.CHECKPOINT, "ab" * 32)]
     assert http(NODE)("POST", "/v1/files/logs", content=logs, headers=BINARY).json() == {"ends": [5, 5]}
     files.stale = True
     refused = http(NODE)("POST", "/v1/files/returned", json=GIVEN)
@@ -71,6 +70,11 @@ def test_nodes_and_only_they_give_back(files: MemoryFiles, http: Callable[..., H
     assert http(NODE)("POST", "/v1/files/logs", content=logs, headers=BINARY).json() == {"ends": [-1, -1]}
     # Of the rest of the API a node has nothing.
     assert http(NODE)("GET", "/v1/jobs").status_code == 403
+
+
+def log_of(**said: int) -> bytes:
+    """Return a pack with one piece of a log, described as nodes may describe it that mean harm."""
+    return pack([json.dumps({"node": "n1", "pieces": [{"task": "12.0.1", **said}]}).encode(), b"x"])
 
 
 @pytest.mark.parametrize(
@@ -85,6 +89,10 @@ def test_nodes_and_only_they_give_back(files: MemoryFiles, http: Callable[..., H
         ("logs", pack([b"no json"]), 422),
         ("logs", pack([b'{"node": "n1", "pieces": [{"task": "x", "incarnation": 1, "offset": 0}]}', b"x"]), 422),
         ("logs", pack([b'{"node": "n1", "pieces": []}', b"x"]), 422),
+        ("logs", log_of(incarnation=0, offset=0), 422),
+        ("logs", log_of(incarnation=1 << 31, offset=0), 422),
+        ("logs", log_of(incarnation=1, offset=-1), 422),
+        ("logs", log_of(incarnation=1, offset=1 << 70), 422),
     ],
 )
 def test_what_is_no_pack_is_refused(

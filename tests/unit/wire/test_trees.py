@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import shutil
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +18,10 @@ from hypothesis import strategies as st
 from corral.model.errors import FilesDamaged, FilesTooLarge
 from corral.wire.treefiles import Changed, Gathered, gather, lay, scan
 from corral.wire.trees import (
+    BLOBS_ASKED_MAX,
     CHUNK_BYTES,
+    ENTRIES_MAX,
+    PACK_BLOBS_MAX,
     PACK_BYTES_MAX,
     Entry,
     Kind,
@@ -195,3 +200,115 @@ def test_batches_hold_every_blob_once_and_fit_into_a_pack(sizes: list[int]) -> N
     found = list(batches(blobs))
     assert [name for batch in found for name in batch] == [name for name, _ in blobs]
     assert all(sum(sizes[int(name)] + 4 for name in batch) <= PACK_BYTES_MAX for batch in found)
+
+
+# ---- what a stranger may have made ---------------------------------------------------------------------------------
+
+
+def test_a_small_root_cannot_have_gigabytes_of_lists_read() -> None:
+    piece = bytes(1)
+    # version 1, one file, 1 byte, and a list of 1,000 blobs of 4 MiB each
+    root = msgspec.msgpack.encode((1, 1, 1, [hashlib.sha256(piece).digest()] * 1_000))
+    asked: list[str] = []
+
+    def get(names: Sequence[str]) -> list[bytes | None]:
+        asked.extend(names)
+        return [root if name == name_of(root) else piece for name in names]
+
+    with pytest.raises(FilesDamaged):
+        load_tree(name_of(root), get)
+    assert asked == [name_of(root)]
+
+
+def test_entries_are_counted_before_they_are_read() -> None:
+    # MessagePack's array of 32 bits (dd) says how long it is; what it holds is not even there.
+    listing = b"\xdd" + (ENTRIES_MAX + 1).to_bytes(4, "big")
+    root = msgspec.msgpack.encode((1, 0, 0, [hashlib.sha256(listing).digest()]))
+    there = {name_of(blob): blob for blob in (root, listing)}
+    with pytest.raises(FilesDamaged, match="length"):
+        load_tree(name_of(root), lambda names: [there[name] for name in names])
+
+
+def test_a_list_that_nobody_would_read_is_not_made() -> None:
+    long = b"x" * 4_000
+    entries = [Entry(b"%06d" % i, Kind.LINK, target=long) for i in range(17_000)]
+    with pytest.raises(FilesTooLarge, match="64 MiB"):
+        tree_of(entries)
+
+
+def test_a_pack_of_more_blobs_than_anybody_asks_for_is_refused() -> None:
+    whole = bytes(4) * BLOBS_ASKED_MAX
+    assert len(unpack(whole)) == BLOBS_ASKED_MAX
+    with pytest.raises(FilesDamaged, match="more than"):
+        unpack(whole + bytes(4))
+
+
+def test_many_tiny_blobs_are_divided_too() -> None:
+    found = list(batches((str(i), 1) for i in range(2 * PACK_BLOBS_MAX + 1)))
+    assert [len(batch) for batch in found] == [PACK_BLOBS_MAX, PACK_BLOBS_MAX, 1]
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["a whole tree", "a part without its directories"])
+def test_a_link_that_an_earlier_tree_left_leads_nowhere(tmp_path: Path, whole: bool) -> None:
+    outside, target = tmp_path / "outside", tmp_path / "target"
+    outside.mkdir()
+    (target / "kept").mkdir(parents=True)
+    first = tree_of([Entry(b"a", Kind.LINK, target=os.fsencode(outside))])
+    lay(first.entries, str(target), lambda _entry, _descriptor: None, replace=True)
+    digest = hashlib.sha256(b"x").digest()
+    second = tree_of(
+        [
+            Entry(b"a", Kind.DIRECTORY),
+            Entry(b"a/b", Kind.DIRECTORY),
+            Entry(b"a/b/c", Kind.FILE, size=1, chunks=(digest,)),
+            Entry(b"kept", Kind.DIRECTORY),
+        ]
+    )
+    entries = second.entries if whole else [entry for entry in second.entries if entry.kind is Kind.FILE]
+    lay(entries, str(target), lambda _entry, descriptor: os.write(descriptor, b"x") and None, replace=True)
+    assert list(outside.iterdir()) == []
+    assert (target / "a" / "b" / "c").read_bytes() == b"x"
+    assert not (target / "a").is_symlink()
+
+
+def test_what_cannot_be_written_leaves_nothing_half(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"before")
+    entry = Entry(b"a", Kind.FILE, size=1, chunks=(hashlib.sha256(b"x").digest(),))
+
+    def full(_entry: Entry, descriptor: int) -> None:
+        os.write(descriptor, b"half")
+        raise OSError(errno.ENOSPC, "no space")
+
+    with pytest.raises(OSError, match="no space"):
+        lay([entry], str(tmp_path), full, replace=True)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a", b"before")]
+
+
+def test_what_goes_while_it_is_looked_at_is_not_there(tmp_path: Path) -> None:
+    for name in ("1", "2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    looked: list[bytes] = []
+
+    def go(path: bytes, is_directory: bool) -> bool:
+        if is_directory:
+            looked.append(path)
+        if len(looked) == 2:
+            shutil.rmtree(tmp_path / "1")
+            shutil.rmtree(tmp_path / "2")
+            looked.append(b"gone")
+        return False
+
+    found = scan(str(tmp_path), bytes_max=GIB, ignored=go)
+    assert sorted(one.path for one in found) == [b"1", b"2"]
+    with pytest.raises(FileNotFoundError):
+        scan(str(tmp_path / "never"), bytes_max=GIB)
+
+
+def test_a_file_that_went_after_it_was_hashed_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corral.wire.treefiles.KEPT_BYTES", 0)
+    (tmp_path / "a").write_text("a")
+    gathered = of(tmp_path)
+    (tmp_path / "a").unlink()
+    with pytest.raises(Changed):
+        gathered.read(name_of(b"a"))

@@ -68,7 +68,7 @@ async def get_blobs(asked: Anybody, files: FilesNow, body: Annotated[BlobsReques
 @router.post("/files/returned", status_code=204, responses=failing(403, 404, 409, 422))
 async def give_back(asked: Node, files: FilesNow, body: Annotated[ReturnRequest, Body()]) -> Response:
     """Give back what a running task made or saved (nodes). Those of an older start are refused with `STALE`."""
-    what = Return(NodeId(body.node), _task(body.task), body.incarnation, body.what, body.tree, body.size_bytes)
+    what = Return(NodeId(body.node), _task(body.task), body.incarnation, body.what, body.tree)
     await files.give_back(asked.who, what)
     return Response(status_code=204)
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -137,7 +138,7 @@ class Term:
             try:
                 await self.shell.prune(self._settings.history_retention_s)
                 if self.files is not None:
-                    await self.files.keep_house(self.shell.clock.now())
+                    await self.files.keep_house(time.time())
             except CorralError as error:
                 log.warning("what is old stays for now: %s", error)
             await asyncio.sleep(PRUNE_S)

@@ -41,7 +41,6 @@ class ReturnRequest(Question):
     incarnation: int = Field(ge=1)
     what: ReturnKind
     tree: BlobName
-    size_bytes: int = Field(default=0, ge=0)
 
 
 class LogEnds(Answer):
