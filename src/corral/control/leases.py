@@ -67,8 +67,9 @@ class Leases:
 
     def _granted_until(self, contact: Contact) -> float | None:
         """Return how long a grant may last: one by this controller, or one by an earlier one that was not withdrawn."""
-        planned, until = self._book.state.maintenance, contact.grant.until
-        if planned is None or contact.grant.confirmed:
+        planned, since, until = self._book.state.maintenance, self._book.observed.hearing.since, contact.grant.until
+        if planned is None or since is None or contact.grant.confirmed or since >= planned.forgotten_at:
             return until
-        earlier = planned.granted_until + margin_s(planned.granted_s)
+        # When it ends is in the time of who granted it: here it is only sure that it is no longer than it was.
+        earlier = since + planned.granted_s + margin_s(planned.granted_s)
         return earlier if until is None else max(until, earlier)

@@ -69,7 +69,8 @@ class Maintenance(msgspec.Struct, frozen=True):
     """The newest planned outage, until ``until``. ``ended_at`` is set when it was called off.
 
     ``granted_until`` is the latest that leases were granted for, here or before, and ``granted_s`` the length of the
-    longest of them: kept when all is over, for a node that was not heard since may still hold one.
+    longest of them: kept when all is over, for a node that was not heard since may still hold one. These times are the
+    clocks of the controllers that granted, which may be wrong by as much as a grant is long.
     """
 
     started_at: float
@@ -83,6 +84,11 @@ class Maintenance(msgspec.Struct, frozen=True):
     def active(self, now: float) -> bool:
         """Return whether long leases are being granted."""
         return self.ended_at is None and now < self.until
+
+    @property
+    def forgotten_at(self) -> float:
+        """Return from when on no grant is left, by whatever clock."""
+        return self.granted_until + 2 * self.granted_s
 
 
 class KeyUse(msgspec.Struct, frozen=True):

@@ -342,7 +342,7 @@ def _fold_maintenance(state: PoolState, fact: MaintenanceStarted | MaintenanceEn
     known = state.maintenance
     if isinstance(fact, MaintenanceStarted):
         granted_until, granted_s = fact.until, fact.until - fact.at
-        if known is not None and known.granted_until > fact.at:
+        if known is not None and known.forgotten_at > fact.at:
             granted_until, granted_s = max(granted_until, known.granted_until), max(granted_s, known.granted_s)
         state.maintenance = Maintenance(
             fact.at, fact.until, fact.by, fact.reason, granted_until=granted_until, granted_s=granted_s

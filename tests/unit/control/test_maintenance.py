@@ -195,6 +195,45 @@ def test_another_controller_knows_from_the_journal_what_may_have_been_granted() 
     assert ends(world) == 0
 
 
+def test_the_clock_of_another_controller_shortens_no_grant() -> None:
+    world = pool()
+    nodes = Nodes(world)
+    _, others = place(world, EXCLUSIVE)
+    begin(world, 300.0)
+    nodes.beats(3, *world.specs)
+    # The next one takes over at once, on a machine whose clock is 400 s ahead: by that the grants are over.
+    world.now += 400.0
+    restarted(world, *others)
+    nodes.beats(299, *others)
+    assert ends(world) == 0
+    # 300 s and the margin of 5 + 3 s after its takeover they are over by every clock.
+    nodes.beats(11, *others)
+    assert ends(world) == 1
+
+
+def test_a_maintenance_of_long_ago_delays_nothing() -> None:
+    world = pool()
+    nodes = Nodes(world)
+    _, others = place(world, EXCLUSIVE)
+    begin(world, 300.0)
+    nodes.beats(3, *world.specs)
+    world.now += 910.0
+    restarted(world, *others)
+    nodes.beats(98, *others)
+    assert ends(world) == 1
+
+
+def test_a_short_one_does_not_hide_a_long_grant_that_has_hardly_ended() -> None:
+    world = pool()
+    begin(world, 1000.0)
+    world.now += 1001.0
+    begin(world, 10.0)
+    planned = world.core.book.state.maintenance
+    assert planned is not None
+    # Its margin is 15 s: a node with a slow clock may hold the long one for another 14.
+    assert planned.granted_s == 1000.0
+
+
 def test_a_node_that_told_the_new_controller_of_its_usual_lease_is_waited_for_no_longer() -> None:
     world = pool()
     nodes = Nodes(world)

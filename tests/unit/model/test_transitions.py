@@ -275,12 +275,14 @@ def test_what_was_granted_for_a_maintenance_outlives_it() -> None:
     assert not state.maintenance.active(1900.0)
     fold(state, MaintenanceEnded(at=200.0, by="me"))
     assert not state.maintenance.active(200.0)
-    # A shorter one forgets nothing; one that begins when all that was granted is over does.
+    # A shorter one forgets nothing; one that begins when all that was granted is over by every clock does.
     fold(state, MaintenanceStarted(at=300.0, until=400.0, by="me"))
     assert (state.maintenance.until, state.maintenance.granted_until, state.maintenance.granted_s) == (400, 1900, 1800)
-    fold(state, MaintenanceStarted(at=1900.0, until=2000.0, by="me"))
-    assert (state.maintenance.granted_until, state.maintenance.granted_s) == (2000.0, 100.0)
-    ended = MaintenanceEnded(at=1950.0, by="me")
+    fold(state, MaintenanceStarted(at=5499.0, until=5599.0, by="me"))
+    assert (state.maintenance.granted_until, state.maintenance.granted_s) == (5599.0, 1800.0)
+    fold(state, MaintenanceStarted(at=9199.0, until=9299.0, by="me"))
+    assert (state.maintenance.granted_until, state.maintenance.granted_s) == (9299.0, 100.0)
+    ended = MaintenanceEnded(at=9200.0, by="me")
     fold(state, FactCodec.decode(FactCodec.encode(ended)))
     fold(state, MaintenanceEnded(at=1960.0, by="you"))
     assert state.maintenance.ended_at == 1950.0
