@@ -29,7 +29,7 @@ from corral.runtime.leading.faults import FileFaults, NoFaults
 from corral.runtime.leading.fencing import with_power_fence
 from corral.runtime.leading.filestore import lay_tree, make_blobs, make_files
 from corral.runtime.leading.places import Places
-from corral.runtime.machines.membership import make_membership
+from corral.runtime.machines.membership import PoolMembership, make_membership
 from corral.runtime.machines.tokens import local_token, machine_tokens
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile
@@ -80,6 +80,7 @@ class Term:
         )
         self._first_inputs()
         self.files = make_files(asked, settings, paths, store, self.shell, blobs)
+        self.membership: PoolMembership | None = None
         self._places: Places | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -129,6 +130,8 @@ class Term:
                 await self.shell.read(self._places.settle, self.shell.core.book.epoch)
             self._tasks.append(asyncio.create_task(self._places.keep(self.shell.core.book.epoch), name="places"))
         await self.shell.engine.start(self.shell.hear)
+        if self.membership is not None:
+            await self.membership.resume()
         control = asyncio.create_task(self.shell.run(), name="control")
         self._tasks = [control, *self._tasks, asyncio.create_task(self._prune(), name="prune")]
         return control
@@ -174,6 +177,8 @@ class Term:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.membership is not None:
+            await self.membership.end()
         await self.shell.engine.stop()
         await self.shell.close()
         if self.files is not None:

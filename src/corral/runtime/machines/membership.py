@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from corral.model.errors import ClockSkew, CorralError, Forbidden, NodeNameTaken, VersionMismatch
@@ -80,6 +81,8 @@ class PoolMembership:
         self._connected = connected
         self._now = now
         self._watching: dict[NodeId, asyncio.Task[None]] = {}
+        # Of two machines that ask for one name at once, one gets it, and the other's token is refused.
+        self._naming = asyncio.Lock()
 
     async def join(self, who: Principal, ask: JoinAsk) -> Joined:
         """Let a machine in, or tell a node where everything is now."""
@@ -95,9 +98,15 @@ class PoolMembership:
                 f"{SKEW_S_MAX:g} s are allowed",
                 hint="set both by NTP, then join again",
             )
+        async with self._naming:
+            secret = await self._name(ask)
+        return self._joined(secret, connected=connected)
+
+    async def _name(self, ask: JoinAsk) -> str:
+        """Make a machine's token the only one of its node. Raises ``NodeNameTaken`` while another machine is heard."""
         label = node_label(ask.node, ask.machine)
         olds = [token for token in await self._registry.tokens(_SELF) if node_of(token) == ask.node]
-        if connected and any(token.label != label for token in olds):
+        if ask.node in self._connected() and any(token.label != label for token in olds):
             raise NodeNameTaken(f"another machine is in the pool as {ask.node}", hint="choose another with --name")
         _, secret = await self._registry.issue_token(_SELF, DEFAULT_TENANT, Role.NODE, label)
         for token in olds:
@@ -105,7 +114,7 @@ class PoolMembership:
         found = await self._node(ask.node)
         if found is not None and found.cordoned and found.cordon_reason == LEFT:
             await self._registry.cordon(_SELF, ask.node, on=False, reason="")
-        return self._joined(secret, connected=connected)
+        return secret
 
     async def leave(self, who: Principal, node: NodeId) -> int:
         """Give a node nothing new; return how many tasks it still has."""
@@ -113,10 +122,31 @@ class PoolMembership:
             await self._check_owner(who, node)
         await self._registry.cordon(_SELF, node, on=True, reason=LEFT)
         found = await self._node(node)
+        self._watch(node)
+        return 0 if found is None else len(found.gangs)
+
+    async def resume(self) -> None:
+        """Go on with what another controller, or this one before it was started again, had not come to an end with."""
+        for found in await self._registry.nodes(_SELF):
+            if found.cordoned and found.cordon_reason == LEFT:
+                self._watch(found.spec.id)
+
+    async def end(self) -> None:
+        """Watch nodes no longer."""
+        watching = list(self._watching.values())
+        for task in watching:
+            task.cancel()
+        await asyncio.gather(*watching, return_exceptions=True)
+
+    def _watch(self, node: NodeId) -> None:
         watching = self._watching.get(node)
         if watching is None or watching.done():
-            self._watching[node] = asyncio.create_task(self._forget(node), name=f"forget-{node}")
-        return 0 if found is None else len(found.gangs)
+            watching = self._watching[node] = asyncio.create_task(self._forget(node), name=f"forget-{node}")
+            watching.add_done_callback(partial(self._watched, node))
+
+    def _watched(self, node: NodeId, watching: asyncio.Task[None]) -> None:
+        if self._watching.get(node) is watching:
+            del self._watching[node]
 
     async def _forget(self, node: NodeId) -> None:
         """Forget a node that leaves once it is silent and has no task, unless it stays, or comes back, or is gone."""
@@ -130,10 +160,21 @@ class PoolMembership:
                 # Its agent may be starting anew, to tell that no task is left.
                 silent = 0 if node in self._connected() or found.gangs else silent + 1
                 if silent == SILENT_LOOKS:
-                    await self._registry.remove_node(_SELF, node)
+                    await self._drop(node)
                     return
             except CorralError as error:
                 log.info("node %s, which left, is not forgotten yet: %s", node, error)
+
+    async def _drop(self, node: NodeId) -> None:
+        """Forget a node and its token, unless it joins at this moment."""
+        async with self._naming:
+            found = await self._node(node)
+            if found is None or found.cordon_reason != LEFT:
+                return
+            await self._registry.remove_node(_SELF, node)
+            for token in await self._registry.tokens(_SELF):
+                if node_of(token) == node:
+                    await self._registry.revoke_token(_SELF, token.id)
 
     async def _node(self, node: NodeId) -> NodeReport | None:
         return next((one for one in await self._registry.nodes(_SELF) if one.spec.id == node), None)

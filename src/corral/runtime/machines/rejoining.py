@@ -7,7 +7,7 @@ import time
 
 import msgspec
 
-from corral.model.errors import CorralError, HeadUnreachable, StateUnusable
+from corral.model.errors import CorralError, Forbidden, HeadUnreachable, StateUnusable, Unauthenticated, VersionMismatch
 from corral.model.ids import NodeId
 from corral.ports.membership import JoinAsk, Joined
 from corral.runtime.machines.cluster import ClusterFile, Head, certificate_file, load_cluster, save_cluster, write_whole
@@ -15,11 +15,14 @@ from corral.runtime.machines.heads import join_at
 from corral.runtime.machines.machine import machine_id, own_versions
 from corral.runtime.paths import StatePaths
 
+REFUSALS = (Forbidden, Unauthenticated, VersionMismatch)
+"""What the head that leads says to a machine that is no node of the pool, or none any more."""
+
 
 def rejoin(paths: StatePaths) -> Joined:
     """Ask the heads, the last known one first; note down what the first that answers says, and return it.
 
-    Raises ``HeadUnreachable`` when none answers, else the last refusal.
+    Raises at once what refuses this node (:data:`REFUSALS`), else the last error (``HeadUnreachable``: none answers).
     """
     cluster = load_cluster(paths.cluster)
     secret = read_secret(paths)
@@ -28,6 +31,8 @@ def rejoin(paths: StatePaths) -> Joined:
     for head in cluster.heads:
         try:
             joined = join_at(head, secret, ask)
+        except REFUSALS:
+            raise
         except CorralError as error:
             refused = error
             continue

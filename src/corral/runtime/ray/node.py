@@ -21,7 +21,7 @@ from pathlib import Path
 from corral.model.errors import CorralError, StateUnusable
 from corral.runtime.lineage import end_with_parent
 from corral.runtime.machines.cluster import load_cluster
-from corral.runtime.machines.rejoining import rejoin
+from corral.runtime.machines.rejoining import REFUSALS, rejoin
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile, load_pool
 from corral.runtime.ray.environment import NODE_LABEL, ray_environment
@@ -37,6 +37,7 @@ PORTS = len(RAYLET_PORTS) + WORKER_PORTS
 CONNECT_S = 2.0
 LOOK_S = 2.0
 AGAIN_S = 0.5
+REFUSED_S = 2.0
 REFRESH_S = 30.0
 STOP_S = 3.0
 log = logging.getLogger("corral.raynode")
@@ -168,28 +169,39 @@ class RayProcess:
             return ""
 
     def _reachable_gcs(self) -> str | None:
-        """Return the address of a GCS that answers, however long it takes; ``None`` when asked to end."""
+        """Return the address of a GCS that answers, however long it takes; ``None`` when asked to end.
+
+        A machine whose name another one has got meanwhile, or whose token was revoked, is not to come back with what it
+        knew: where a head answers, it has to let this one in.
+        """
         silent = False
         while not self._asked_to_end:
+            if not self._ask():
+                time.sleep(REFUSED_S)
+                continue
             gcs = self._gcs_place()
             if gcs and answers(gcs):
                 return gcs
             if not silent:
                 log.warning("no GCS answers at %s; asking the heads", gcs or "any address yet")
                 silent = True
-            self._ask()
             time.sleep(AGAIN_S)
         return None
 
-    def _ask(self) -> None:
-        """Ask the heads where the GCS is; who is a head knows it from its own daemon."""
+    def _ask(self) -> bool:
+        """Ask the heads where the GCS is; False when they refuse this node. Who is a head knows it from its daemon."""
         self._asked_at = time.monotonic()
         if self._pool.role != "node":
-            return
+            return True
         try:
             rejoin(self._paths)
-        except CorralError as error:
+        except REFUSALS as error:
+            log.error("this machine is no node of the pool any more: %s", error)  # noqa: TRY400 - expected
+            return False
+        except (CorralError, OSError) as error:
+            # A disk that is full is no reason to end the raylet.
             log.info("no head tells where the GCS is: %s", error)
+        return True
 
 
 def bracketed(host: str) -> str:

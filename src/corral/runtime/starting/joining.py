@@ -31,7 +31,7 @@ from corral.runtime.machines.cluster import Head, load_cluster, write_whole
 from corral.runtime.machines.heads import head_of, join_at, leave_at
 from corral.runtime.machines.jointoken import JoinToken, parse_join_token
 from corral.runtime.machines.machine import machine_id, own_address, own_versions
-from corral.runtime.machines.rejoining import note_heads, read_secret, rejoin
+from corral.runtime.machines.rejoining import REFUSALS, note_heads, read_secret, rejoin
 from corral.runtime.options import JoinOptions, NodeInfo, StopReport
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import load_pool
@@ -73,12 +73,20 @@ def start_node(options: JoinOptions) -> NodeInfo:
         head, joined = _first_that_answers(options.heads, token, ask)
         parts = urlsplit(head.url)
         address = options.address or own_address((parts.hostname or "", parts.port or 0))
-        with usable(paths):
-            write_whole(paths.node_token, f"{joined.node_token}\n".encode(), mode=0o600)
-            note_heads(paths, joined, head, node)
-            write_node(paths, options, load_settings(paths.root), node, address)
-        process = spawn_supervisor(paths)
-        _wait_connected(paths, node, process)
+        try:
+            with usable(paths):
+                write_whole(paths.node_token, f"{joined.node_token}\n".encode(), mode=0o600)
+                note_heads(paths, joined, head, node)
+                write_node(paths, options, load_settings(paths.root), node, address)
+            process = spawn_supervisor(paths)
+            try:
+                _wait_connected(paths, node, process)
+            except BaseException:
+                end_supervisor(process)
+                raise
+        except BaseException:
+            _drop_secrets(paths)
+            raise
         pid = process.pid
     with warnings.catch_warnings():
         # It goes on without this process: that is what it was started for.
@@ -114,9 +122,7 @@ def leave(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:
         if time.monotonic() > deadline:
             raise DaemonStartFailed(f"the supervisor (pid {pid}) does not end", hint=f"see {paths.logs}")
         time.sleep(POLL_S)
-    # What opens other machines is not left behind; joining again brings it anew.
-    for file in (paths.daemon, paths.ray_token, paths.node_token):
-        file.unlink(missing_ok=True)
+    _drop_secrets(paths)
     if paths.run != paths.root / "run" and not left:
         shutil.rmtree(paths.run, ignore_errors=True)
     return StopReport(tasks_left=left, forced=force)
@@ -182,11 +188,10 @@ def _first_that_answers(places: Sequence[str], token: JoinToken, ask: JoinAsk) -
 
 
 def _wait_connected(paths: StatePaths, node: NodeId, process: subprocess.Popen[bytes]) -> None:
-    """Return once the heads hear this machine's agent. Raises ``DaemonStartFailed``, with everything ended again."""
+    """Return once the heads hear this machine's agent. Raises ``DaemonStartFailed``, and what refuses the node."""
     deadline = time.monotonic() + READY_S
     while not _connected(paths):
         if process.poll() is not None or time.monotonic() > deadline:
-            end_supervisor(process)
             raise DaemonStartFailed(
                 f"node {node} did not get a connection to the pool",
                 hint=f"see {paths.logs}; are the head's ports open for this machine, and this one's for the head?",
@@ -195,9 +200,19 @@ def _wait_connected(paths: StatePaths, node: NodeId, process: subprocess.Popen[b
 
 
 def _connected(paths: StatePaths) -> bool:
-    with contextlib.suppress(CorralError):
+    try:
         return rejoin(paths).connected
-    return False
+    except REFUSALS:
+        # Another machine was let in under this name.
+        raise
+    except CorralError:
+        return False
+
+
+def _drop_secrets(paths: StatePaths) -> None:
+    """Leave nothing behind that opens other machines; joining again brings it anew."""
+    for file in (paths.daemon, paths.ray_token, paths.node_token):
+        file.unlink(missing_ok=True)
 
 
 def _refuse_running(paths: StatePaths, node: NodeId, *, force: bool, leave_tasks: bool) -> None:

@@ -45,7 +45,7 @@ def check_alone(paths: StatePaths) -> None:
         if role == "node":
             raise Conflict(
                 f"{paths.root} is that of a node of another's pool",
-                hint="`corral join` joins again",
+                hint="`corral join` joins again; for a pool of its own choose another directory with --state-dir",
             )
 
 

@@ -66,9 +66,11 @@ class Registry:
         del self.known[node]
 
     async def tokens(self, who: Principal) -> tuple[Token, ...]:
+        await asyncio.sleep(0)
         return tuple(self.issued.values())
 
     async def issue_token(self, who: Principal, tenant: TenantId, role: Role, label: str) -> tuple[Token, str]:
+        await asyncio.sleep(0)
         name = f"t{len(self.secrets)}"
         self.secrets[name] = f"secret-{name}"
         self.issued[name] = Token(name, digest_of(self.secrets[name]), tenant, role, 0.0, label)
@@ -183,6 +185,41 @@ async def test_a_node_that_leaves_gets_nothing_new_and_is_forgotten_when_it_is_g
     async with asyncio.timeout(10):
         await watching
     assert pool.registry.known == {}
+    assert pool.registry.issued == {}, "what a machine that left has in its files opens nothing"
+    await asyncio.sleep(0)
+    assert pool.membership._watching == {}
+
+
+@in_a_loop
+async def test_who_leads_next_forgets_the_nodes_that_left_before(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "FORGET_EVERY_S", 0.001)
+    pool.registry.add(N1, cordoned=True, cordon_reason=LEFT)
+    pool.registry.add(NodeId("n2"), cordoned=True, cordon_reason="fan")
+    pool.registry.add(NodeId("n3"))
+    await pool.membership.resume()
+    (watching,) = pool.membership._watching.values()
+    async with asyncio.timeout(10):
+        await watching
+    assert pool.registry.known.keys() == {"n2", "n3"}
+
+
+@in_a_loop
+async def test_nobody_is_forgotten_by_who_leads_no_more(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "FORGET_EVERY_S", 0.001)
+    pool.registry.add(N1)
+    await pool.membership.leave(Principal(DEFAULT_TENANT, Role.ADMIN, "a"), N1)
+    await pool.membership.end()
+    assert pool.membership._watching == {}
+    assert N1 in pool.registry.known
+
+
+@in_a_loop
+async def test_of_two_machines_that_ask_for_one_name_at_once_one_gets_it(pool: Pool) -> None:
+    asks = [pool.asked(machine="m1"), pool.asked(machine="m2")]
+    joined = await asyncio.gather(*(pool.membership.join(JOINER, ask) for ask in asks))
+    (token,) = pool.registry.issued.values()
+    valid = [one for one in joined if digest_of(one.node_token) == token.digest]
+    assert len(valid) == 1
 
 
 @in_a_loop

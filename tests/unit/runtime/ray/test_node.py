@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from corral.model.errors import CorralError, HeadUnreachable, Unauthenticated
 from corral.runtime.machines.cluster import ClusterFile, Head, load_cluster, save_cluster
 from corral.runtime.paths import SOCKET_PATH_BYTES_MAX, StatePaths
-from corral.runtime.poolfile import PoolFile
+from corral.runtime.poolfile import PoolFile, save_pool
+from corral.runtime.ray import node as module
 from corral.runtime.ray.environment import ray_environment
-from corral.runtime.ray.node import PORTS, answers, gcs_command, ports, raylet_command
+from corral.runtime.ray.node import PORTS, RayProcess, answers, gcs_command, ports, raylet_command
 
 POOL = PoolFile(host="10.0.0.1", fork_socket="/f", agents={}, role="head", address="10.0.0.1", gcs_port=7421)
 
@@ -87,3 +93,54 @@ def test_the_cluster_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     cluster = ClusterFile(gcs="[fd00::1]:7421", heads=(Head("https://a:1", "PEM"), Head("http://b:2")), node="n1")
     save_cluster(tmp_path / "c.json", cluster)
     assert load_cluster(tmp_path / "c.json") == cluster
+
+
+class Heads:
+    """What asking the heads comes to, one answer after another; with the last one this process is told to end."""
+
+    def __init__(self, *answers: Exception | None) -> None:
+        self.answers = list(answers)
+
+    def __call__(self, paths: StatePaths) -> None:
+        answer = self.answers.pop(0)
+        if not self.answers:
+            os.kill(os.getpid(), signal.SIGTERM)
+        if answer is not None:
+            raise answer
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[StatePaths]:
+    """Return a node's files, with a GCS that accepts connections."""
+    paths = StatePaths(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as gcs:
+        save_cluster(paths.cluster, ClusterFile(gcs=f"127.0.0.1:{gcs.getsockname()[1]}", node="n1"))
+        save_pool(paths.pool, PoolFile(host="127.0.0.1", fork_socket="/f", agents={}, role="node"))
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        yield paths
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_a_machine_that_is_no_node_any_more_gets_no_raylet(node: StatePaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REFUSED_S", 0.0)
+    heads = Heads(Unauthenticated("unknown token"), Unauthenticated("unknown token"))
+    monkeypatch.setattr(module, "rejoin", heads)
+    assert RayProcess(node)._reachable_gcs() is None
+    assert heads.answers == []
+
+
+@pytest.mark.parametrize(
+    "error", [None, HeadUnreachable("silent"), CorralError("something"), OSError(28, "No space left on device")]
+)
+def test_a_node_gets_its_raylet_where_no_head_says_no(
+    node: StatePaths, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    monkeypatch.setattr(module, "rejoin", Heads(error))
+    assert RayProcess(node)._reachable_gcs() == load_cluster(node.cluster).gcs
+
+
+def test_a_full_disk_does_not_end_a_raylet(node: StatePaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "rejoin", Heads(OSError(28, "No space left on device")))
+    monkeypatch.setattr(module, "REFRESH_S", -1.0)
+    assert not RayProcess(node)._moved(load_cluster(node.cluster).gcs)
