@@ -33,7 +33,8 @@ from corral.model.errors import CorralError
 from corral.model.job import JobState
 from corral.ports.faults import FaultPoint
 from corral.runtime.options import PoolOptions
-from corral.runtime.starting.launcher import start_pool, stop_pool
+from corral.runtime.starting.launcher import start_pool
+from corral.runtime.starting.stopping import stop_pool
 
 PER_POINT_MIN = 5
 LINES = 20

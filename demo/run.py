@@ -32,7 +32,8 @@ from corral.model.events import DeviceFailed, Fact
 from corral.model.job import JobState
 from corral.model.tenant import Tenant
 from corral.runtime.options import PoolOptions
-from corral.runtime.starting.launcher import start_pool, stop_pool
+from corral.runtime.starting.launcher import start_pool
+from corral.runtime.starting.stopping import stop_pool
 from demo.faults import fail_device, kill_node
 from demo.shares import measured_shares
 

@@ -18,7 +18,8 @@ from corral.model.job import Task, TaskState
 from corral.model.report import JobSummary
 from corral.runtime.options import PoolInfo, PoolOptions, StopReport
 from corral.runtime.paths import StatePaths
-from corral.runtime.starting.launcher import running_supervisor, start_pool, stop_pool
+from corral.runtime.starting.launcher import running_supervisor, start_pool
+from corral.runtime.starting.stopping import stop_pool
 from tests.waiting import wait_until
 
 END_S = 30.0

@@ -21,7 +21,7 @@ from corral.model.errors import CorralError
 from corral.model.job import Gang, JobState
 from corral.runtime.options import HeadOptions, PoolOptions
 from corral.runtime.starting.heading import start_head
-from corral.runtime.starting.launcher import stop_pool
+from corral.runtime.starting.stopping import stop_pool
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]

@@ -21,7 +21,7 @@ from bench.slurm_hosts import HostedNodes
 from corral.client import Client
 from corral.runtime.options import HeadOptions, PoolOptions
 from corral.runtime.starting.heading import HeadInfo, start_head
-from corral.runtime.starting.launcher import stop_pool
+from corral.runtime.starting.stopping import stop_pool
 from tests import needs
 from tests.waiting import wait_until
 

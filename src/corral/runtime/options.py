@@ -100,7 +100,11 @@ class PoolInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StopReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How a pool was stopped: the tasks that were left running."""
+    """How a pool was stopped: the tasks that were left running.
+
+    ``one_head``: of a pool that other heads share; it goes on at them.
+    """
 
     tasks_left: int
     forced: bool
+    one_head: bool = False

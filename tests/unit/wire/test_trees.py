@@ -264,8 +264,12 @@ def test_a_link_that_an_earlier_tree_left_leads_nowhere(tmp_path: Path, whole: b
             Entry(b"kept", Kind.DIRECTORY),
         ]
     )
+
+    def write(_entry: Entry, descriptor: int) -> None:
+        os.write(descriptor, b"x")
+
     entries = second.entries if whole else [entry for entry in second.entries if entry.kind is Kind.FILE]
-    lay(entries, str(target), lambda _entry, descriptor: os.write(descriptor, b"x") and None, replace=True)
+    lay(entries, str(target), write, replace=True)
     assert list(outside.iterdir()) == []
     assert (target / "a" / "b" / "c").read_bytes() == b"x"
     assert not (target / "a").is_symlink()

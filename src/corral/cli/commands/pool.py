@@ -114,7 +114,7 @@ def down(
 ) -> None:
     """Stop the pool of this machine. Nothing is forgotten: the next start goes on where this one ended.
 
-    On a node of another machine's pool, this is corral leave.
+    On a node of another machine's pool, this is corral leave. Of several heads it stops this one: another leads on.
     """
     if force and leave_tasks:
         raise UsageError("--force and --leave-tasks contradict each other", hint="choose one")
@@ -128,15 +128,17 @@ def down(
     report = _stop(session.state_dir, force=force, leave_tasks=leave_tasks)
     if as_json:
         print_json(report)
-    elif report.tasks_left:
-        note(f"the pool is stopped; {report.tasks_left} tasks go on, and its next start takes them over")
+        return
+    stopped = "this head is stopped, and the pool goes on at the others" if report.one_head else "the pool is stopped"
+    if report.tasks_left:
+        note(f"{stopped}; {report.tasks_left} tasks go on, and its next start takes them over")
     else:
-        note("the pool is stopped")
+        note(stopped)
 
 
 def _stop(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:
     """Stop the pool; where tasks run and somebody sits there, ask what to do with them."""
-    from corral.runtime.starting.launcher import stop_pool
+    from corral.runtime.starting.stopping import stop_pool
 
     try:
         return stop_pool(state_dir, force=force, leave_tasks=leave_tasks)

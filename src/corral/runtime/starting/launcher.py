@@ -1,4 +1,4 @@
-"""Starting and stopping the pool of this machine."""
+"""Starting the pool of this machine."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import errno
 import fcntl
 import json
 import os
-import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -23,16 +21,13 @@ from corral.client import Client
 from corral.model.errors import (
     AlreadyRunning,
     CorralError,
-    DaemonNotRunning,
     DaemonStartFailed,
     InvalidField,
-    JobsRunning,
     StateUnusable,
-    Unavailable,
     by_code,
 )
 from corral.runtime.machines.tls import check_certificate
-from corral.runtime.options import REAL_MACHINE, PoolInfo, PoolOptions, StopReport
+from corral.runtime.options import REAL_MACHINE, PoolInfo, PoolOptions
 from corral.runtime.paths import StatePaths
 from corral.runtime.ray.environment import SECRETS
 from corral.runtime.settings import load_settings
@@ -244,47 +239,3 @@ def pool_info(state_dir: Path) -> PoolInfo | None:
         simulated=status.simulated_devices > 0,
         cpu_pool=status.cpu_pool,
     )
-
-
-def stop_pool(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:
-    """Stop the pool. Running tasks need ``force`` (stopped and queued again) or ``leave_tasks`` (they run on).
-
-    Raises ``DaemonNotRunning`` and ``JobsRunning``.
-    """
-    paths = StatePaths(state_dir.absolute())
-    pid = running_supervisor(paths)
-    if pid is None:
-        raise DaemonNotRunning(f"no pool runs on {paths.root}")
-    # A daemon that has just started, or whose file was removed, writes it in a moment.
-    until = time.monotonic() + ANNOUNCED_S
-    while not paths.daemon.exists() and time.monotonic() < until:
-        time.sleep(POLL_S)
-    left = _quiesce(paths, force=force, leave_tasks=leave_tasks)
-    os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + STOP_S
-    while running_supervisor(paths) is not None:
-        if time.monotonic() > deadline:
-            raise DaemonStartFailed(f"the supervisor (pid {pid}) does not end", hint=f"see {paths.logs}")
-        time.sleep(POLL_S)
-    paths.daemon.unlink(missing_ok=True)
-    if paths.run != paths.root / "run" and not left:
-        shutil.rmtree(paths.run, ignore_errors=True)
-    return StopReport(tasks_left=left, forced=force)
-
-
-def _quiesce(paths: StatePaths, *, force: bool, leave_tasks: bool) -> int:
-    try:
-        with Client(state_dir=paths.root, retry_s=0.0) as client:
-            return client.stop("stop" if force else "leave" if leave_tasks else "refuse")
-    except JobsRunning as error:
-        raise JobsRunning(
-            error.refusal.message, hint="--force stops them and queues their jobs again, --leave-tasks lets them run on"
-        ) from None
-    except (CorralError, OSError) as error:
-        if force or leave_tasks:
-            return 0
-        if isinstance(error, DaemonNotRunning):
-            raise Unavailable(
-                f"the pool of {paths.root} runs, but does not answer", hint="`corral down --force` ends it all the same"
-            ) from None
-        raise
