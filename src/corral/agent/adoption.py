@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+import signal
+import time
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 import msgspec
 
-from corral.agent import taskdir
+from corral.agent import processes, taskdir
 from corral.agent.environment import DEVICES_NAME, LEASE_NAME
 from corral.agent.inputs import KnownTask
 from corral.agent.retention import Kept
@@ -20,6 +22,8 @@ from corral.model.messages import TaskPhase
 from corral.model.resources import MILLI
 
 _log = logging.getLogger(__name__)
+
+_AGAIN_S = 0.005
 
 
 class Found(msgspec.Struct):
@@ -88,6 +92,28 @@ def _take(found: Found, tasks_dir: Path, name: str, kept: Kept | None) -> None:
             began=began,
         )
     )
+
+
+def clear(tasks_dir: Path, running: Container[str], *, timeout_s: float = 5.0) -> processes.Sweep:
+    """Kill what runs of tasks that are not among ``running`` (names of directories), until nothing more is found.
+
+    Whose directory was removed, damaged or taken back to an older state is not known to any agent: that would be taken
+    for a proof that nothing of the task runs here.
+    """
+    killed: set[int] = set()
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left = [
+            stat
+            for stat, name in processes.with_variable("CORRAL_TASK_DIR", f"{tasks_dir}/")
+            if name.partition("/")[0] not in running
+        ]
+        if not left or time.monotonic() >= deadline:
+            return processes.Sweep(frozenset(killed), frozenset(stat.pid for stat in left))
+        for stat in left:
+            if processes.send_signal(stat.pid, stat.start_ticks, signal.SIGKILL):
+                killed.add(stat.pid)
+        time.sleep(_AGAIN_S)
 
 
 def _read_spec(directory: str) -> _Spec:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from corral.agent import processes, taskdir
+from corral.agent import adoption, processes, taskdir
 from corral.agent.machine import machine_of
 from corral.agent.main import LOCK_NAME, PID_NAME
 from corral.agent.shim import record
@@ -63,8 +63,9 @@ class NodeFiles:
             tasks_dir = node_dir / "tasks"
             directories = [path for path in tasks_dir.iterdir() if path.is_dir()] if tasks_dir.is_dir() else []
             live = [path for path in directories if not (path / record.STATUS).exists()]
-            # One that cannot be cleared does not spare the others.
-            return {_clear(path) for path in live} <= {True}
+            # One that cannot be cleared does not spare the others; nor does one that has lost its directory.
+            cleared = {_clear(path) for path in live} <= {True}
+            return not adoption.clear(tasks_dir, ()).left and cleared
         finally:
             os.close(lock)
 

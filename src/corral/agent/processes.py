@@ -209,6 +209,21 @@ def with_environment(wanted: dict[str, str]) -> list[ProcessStat]:
     return found
 
 
+def with_variable(name: str, prefix: str) -> list[tuple[ProcessStat, str]]:
+    """Return the living processes that were started with a variable which begins so, and the rest of its value.
+
+    Never this process.
+    """
+    needle = b"\0" + os.fsencode(f"{name}={prefix}")
+    found = []
+    for stat in all_processes():
+        raw = None if stat.dead or stat.pid == os.getpid() else read_small(f"/proc/{stat.pid}/environ")
+        _, there, rest = (b"\0" + (raw or b"")).partition(needle)
+        if there:
+            found.append((stat, os.fsdecode(rest.partition(b"\0")[0])))
+    return found
+
+
 def writing_to(pipe: str) -> list[ProcessStat]:
     """Return the living processes whose standard output or error is ``pipe`` (``pipe:[inode]``); never this process.
 

@@ -110,6 +110,7 @@ class Shell:
         config.data_dir.mkdir(exist_ok=True)
         found = adoption.scan(config.tasks_dir, self._retention.load())
         self._retention.open(found.kept)
+        await self._clear({one.marker for one in found.running})
         self._sampler.start()
         devices = await self._discover()
         identity = self._identity(devices)
@@ -136,6 +137,16 @@ class Shell:
                 await self._returner.stop()
             self._sampler.stop()
             self._retention.close()
+
+    async def _clear(self, running: set[str]) -> None:
+        """Let nothing run that the hello does not tell of: nobody hears of this node before."""
+        while True:
+            swept = await in_thread(lambda: adoption.clear(self._config.tasks_dir, running))
+            if swept.killed:
+                _log.warning("killed %d processes of tasks without their directories", len(swept.killed))
+            if not swept.left:
+                return
+            _log.error("processes of tasks that are not known do not die: %s", sorted(swept.left))
 
     # ---- the core --------------------------------------------------------------------------------------------------
 

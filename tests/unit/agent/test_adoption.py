@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +92,29 @@ def test_a_cause_of_a_newer_release_is_a_loss() -> None:
 
 def test_names_of_directories_come_back() -> None:
     assert taskdir.parse_marker(taskdir.marker(key(12, 3, 4), 5)) == (key(12, 3, 4), 5)
+
+
+@pytest.fixture
+def sleeper(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    """Return who starts a process of the task with this directory."""
+    made: list[subprocess.Popen[bytes]] = []
+
+    def start(directory: str) -> subprocess.Popen[bytes]:
+        made.append(subprocess.Popen(["/bin/sleep", "600"], env={"A": "b", "CORRAL_TASK_DIR": directory, "C": "d"}))
+        return made[-1]
+
+    yield start
+    for process in made:
+        process.kill()
+        process.wait()
+
+
+def test_what_runs_without_its_directory_is_killed(
+    sleeper: Callable[[str], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    kept, lost = sleeper(f"{tmp_path}/tasks/1.0.0.1"), sleeper(f"{tmp_path}/tasks/1.0.0.2")
+    inside, elsewhere = sleeper(f"{tmp_path}/tasks/1.0.0.2/x"), sleeper(f"{tmp_path}/others/1.0.0.2")
+    swept = adoption.clear(tmp_path / "tasks", {"1.0.0.1"})
+    assert (swept.killed, swept.left) == (frozenset({lost.pid, inside.pid}), frozenset())
+    assert (lost.wait(30.0), inside.wait(30.0)) == (-signal.SIGKILL, -signal.SIGKILL)
+    assert (kept.poll(), elsewhere.poll()) == (None, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,17 @@ def test_a_fence_for_another_machine_touches_nothing(tmp_path: Path) -> None:
     assert not NodeFiles().fence(node_dir, "aa")
     assert list(task.iterdir()) == []
     assert [path.name for path in node_dir.iterdir()] == ["tasks"]
+
+
+def test_a_task_without_its_directory_is_killed_all_the_same(tmp_path: Path) -> None:
+    node_dir = machine(tmp_path / "state", None, "n1")
+    ghost = subprocess.Popen(["/bin/sleep", "600"], env={"CORRAL_TASK_DIR": f"{node_dir}/tasks/1.0.0.1"})
+    try:
+        assert NodeFiles().fence(node_dir)
+        assert ghost.wait(30.0) == -signal.SIGKILL
+    finally:
+        ghost.kill()
+        ghost.wait()
 
 
 def test_a_machine_is_told_apart_only_where_it_has_an_id(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -252,5 +253,24 @@ def test_what_a_task_asks_for_is_what_it_gets(play: Play) -> None:
         eaten = await scene.until_phase(key(2), TaskPhase.ENDED)
         assert eaten.exit is not None
         assert eaten.exit.cause is Cause.MEMORY
+
+    play(scenario)
+
+
+def test_a_task_whose_directory_is_gone_runs_no_more_when_the_agent_says_so(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        await started(scene)
+        scene.engine.send(plain(1, "sleep", "600"))
+        running = await scene.until_phase(key(1), TaskPhase.RUNNING)
+        assert running.pid is not None
+        ticks = start_ticks(running.pid)
+        assert ticks is not None
+        await scene.end_agents()
+        shutil.rmtree(scene.config.tasks_dir)
+        assert is_alive(running.pid, ticks)
+        await scene.agent()
+        await scene.until(lambda: len(scene.hellos()) == 2)
+        assert scene.hellos()[1].tasks == ()
+        assert not is_alive(running.pid, ticks)
 
     play(scenario)
