@@ -275,7 +275,7 @@ class Liveness:
         key = report.task
         task = gang.tasks[key.rank]
         seen_by = self._seen_by(job, said)
-        if task.state in (TaskState.PLACED, TaskState.STARTING) and _ran(report):
+        if task.state in (TaskState.PLACED, TaskState.STARTING) and report.began:
             started = TaskStarted(
                 at=now, job=job.id, gang=key.gang, incarnation=report.incarnation, rank=key.rank, pid=report.pid
             )
@@ -395,7 +395,3 @@ class Liveness:
 def dated(decisions: Iterable[Decision], now: float) -> Iterator[Decision]:
     """Return decisions of an agent with the controller's time: the clocks of nodes may be off by hours."""
     return (replace(decision, at=now) for decision in decisions)
-
-
-def _ran(report: TaskReport) -> bool:
-    return report.phase is TaskPhase.RUNNING or (report.exit is not None and report.exit.started_at is not None)

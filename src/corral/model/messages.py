@@ -38,6 +38,11 @@ class TaskReport(msgspec.Struct, frozen=True):
     started_at: float | None = None
     exit: TaskExit | None = None
 
+    @property
+    def began(self) -> bool:
+        """Return whether the user's program was started, however it ended."""
+        return self.phase is TaskPhase.RUNNING or (self.exit is not None and self.exit.started_at is not None)
+
 
 class Usage(msgspec.Struct, frozen=True):
     """What a running task uses, sampled.
