@@ -149,13 +149,14 @@ class Chaos:
             yield
 
     def _struck(self, node: str) -> list[Struck]:
-        """Return the tasks that run on a node and have shown themselves."""
+        """Return the tasks that run on a node, have shown themselves, and are not done."""
         found = []
         with self.pool.client() as client:
             for job in self.load.known():
                 for (gang, rank), incarnation in placed_on(client.job(job.id), node).items():
                     task = f"{job.name}.{gang}.{rank}"
-                    if self.witness.newest(task) == incarnation:
+                    marks = self.witness.marks(task)
+                    if marks and marks[-1].incarnation == incarnation and marks[-1].word != "end":
                         found.append(Struck(task, incarnation, job.fencing))
         return found
 
