@@ -105,6 +105,8 @@ class Chaos:
         began = time.monotonic()
         while (states := self._states()) is None or set(states.values()) != {"up"}:
             if time.monotonic() > began + HEAL_S:
+                for name in (*self.pool.heads, *self.pool.nodes):
+                    say(self.pool.last_words(name))
                 raise SystemExit(f"the pool does not heal: {states}")
             time.sleep(0.2)
 

@@ -157,6 +157,13 @@ class Machines:
                     return pid
         raise ProcessLookupError(f"no process {inner} in {name}")
 
+    def last_words(self, name: str, lines: int = 8) -> str:
+        """Return the end of every log of corral on a machine: they go with the machine."""
+        said = []
+        for log in sorted((self.state_dir(name) / "logs").glob("*.log")):
+            said += [f"{name} {log.stem}: {line}" for line in log.read_text(errors="replace").splitlines()[-lines:]]
+        return "\n".join(said)
+
     # ---- starting --------------------------------------------------------------------------------------------------
 
     def start_head(self, name: str) -> None:
