@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from corral.model.errors import StateUnusable
+from corral.runtime.wholefile import write_whole
 
 
 class PoolFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +53,5 @@ def load_pool(path: Path) -> PoolFile:
 
 def save_pool(path: Path, pool: PoolFile) -> None:
     """Write the file: whole, or not at all. Raises ``OSError``."""
-    new = path.with_suffix(".new")
-    new.write_bytes(msgspec.json.format(msgspec.json.encode(pool), indent=2))
-    new.rename(path)
+    # The URL of a store may hold a password.
+    write_whole(path, msgspec.json.format(msgspec.json.encode(pool), indent=2), mode=0o600)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -14,8 +15,10 @@ from msgspec.structs import replace
 from corral.control.pool import Identity
 from corral.ports.leadership import Head
 from corral.runtime.machines.cluster import certificate_file
+from corral.runtime.machines.tls import first_certificate
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile, save_pool
+from corral.runtime.wholefile import write_whole
 
 LOOK_S = 1.0
 log = logging.getLogger("corral.daemon")
@@ -53,9 +56,7 @@ class Announcement:
             "tls_cert": self._asked.tls_cert,
             "heads": [self._head(head) for head in heads if head.url != identity.url],
         }
-        new = self._paths.daemon.with_suffix(".new")
-        new.write_text(json.dumps(document))
-        new.rename(self._paths.daemon)
+        write_whole(self._paths.daemon, json.dumps(document).encode())
         if self._asked.bound_port != port:
             self._asked = replace(self._asked, bound_port=port)
             save_pool(self._paths.pool, self._asked)
@@ -70,6 +71,6 @@ def certificate_of(path: str | None) -> str:
     """Return the first certificate of a PEM file, which is the server's own; empty without a file."""
     if path is None:
         return ""
-    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
-    _, found, rest = Path(path).read_text().partition(begin)
-    return f"{begin}{rest.partition(end)[0]}{end}\n" if found else ""
+    with contextlib.suppress(ValueError):
+        return first_certificate(Path(path).read_text())
+    return ""

@@ -10,8 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import threading
 import time
 from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from corral.model.errors import CorralError, Unauthenticated
 from corral.model.ids import NodeId
@@ -19,12 +22,13 @@ from corral.ports.leadership import Head as KnownHead
 from corral.ports.leadership import LeaderStore
 from corral.ports.membership import JoinAsk
 from corral.runtime.leading.announcing import certificate_of
-from corral.runtime.machines.cluster import ClusterFile, Head, load_cluster, save_cluster, write_whole
+from corral.runtime.machines.cluster import ClusterFile, Head, load_cluster, save_cluster
 from corral.runtime.machines.heads import join_at
 from corral.runtime.machines.machine import machine_id, own_versions
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile
 from corral.runtime.ray.node import answers, bracketed
+from corral.runtime.wholefile import write_whole
 
 GCS = "gcs"
 RAY_TOKEN = "ray-token"  # noqa: S105 - the name of what is published
@@ -36,6 +40,8 @@ MOVE_S = 30.0
 """How long a GCS on another machine is away before the leader moves it: its own supervisor is quicker."""
 
 log = logging.getLogger("corral.daemon")
+_writing = threading.Lock()
+"""A controller that stands by and one that leads write the same files, from several threads."""
 
 
 class Places:
@@ -53,7 +59,8 @@ class Places:
     def settle(self, epoch: int) -> None:
         """At the beginning of a term: say where the GCS is to be. Raises the errors of the store, and ``OSError``."""
         if self._leaders is None:
-            self._write(self.own, ())
+            with _writing:
+                self._write(self.own, ())
             return
         published = self._leaders.published()
         if published.get(RAY_TOKEN):
@@ -61,7 +68,9 @@ class Places:
         else:
             self._leaders.publish(epoch, RAY_TOKEN, self._paths.ray_token.read_text().strip())
         # Whether it lives is found out later: a takeover does not wait for a machine that is silent.
-        self._write(published.get(GCS, "") or self._move(epoch, ""), ())
+        gcs = published.get(GCS, "") or self._move(epoch, "")
+        with _writing:
+            self._write(gcs, ())
         self._joined = True
 
     def follow(self, heads: Sequence[KnownHead], leader: str) -> None:
@@ -73,29 +82,35 @@ class Places:
             return
         published = self._leaders.published()
         self._adopt(published.get(RAY_TOKEN, ""))
-        self._write(published.get(GCS, ""), heads)
+        with _writing:
+            self._write(published.get(GCS, ""), heads)
         if leader and not self._joined:
             self._join(next((self._as_written(head) for head in heads if head.url == leader), None))
 
     def know(self, heads: Sequence[KnownHead]) -> None:
         """Note the heads, as the leader. Raises ``OSError``."""
-        self._write(load_cluster(self._paths.cluster).gcs, heads)
+        with _writing:
+            self._write(load_cluster(self._paths.cluster).gcs, heads)
 
     async def keep(self, epoch: int) -> None:
         """As the leader: move the GCS to this machine when the one of another machine is away for long."""
         patience_s, away_since = MOVE_FIRST_S, time.monotonic()
         while self._leaders is not None:
-            gcs = load_cluster(self._paths.cluster).gcs
-            if gcs == self.own or await asyncio.to_thread(answers, gcs):
-                patience_s, away_since = MOVE_S, time.monotonic()
-            elif time.monotonic() - away_since > patience_s:
-                try:
-                    cluster = load_cluster(self._paths.cluster)
-                    moved = await asyncio.to_thread(self._move, epoch, gcs)
-                    save_cluster(self._paths.cluster, ClusterFile(gcs=moved, heads=cluster.heads, node=self._node))
-                except CorralError as error:
-                    log.warning("the GCS stays at %s for now: %s", gcs, error)
+            try:
+                gcs = load_cluster(self._paths.cluster).gcs
+                if gcs == self.own or await asyncio.to_thread(answers, gcs):
+                    patience_s, away_since = MOVE_S, time.monotonic()
+                elif time.monotonic() - away_since > patience_s:
+                    await asyncio.to_thread(self._take, epoch, gcs)
+            except (CorralError, OSError) as error:
+                log.warning("the GCS stays where it is for now: %s", error)
             await asyncio.sleep(LOOK_S)
+
+    def _take(self, epoch: int, before: str) -> None:
+        """Move the GCS here. Raises the errors of the store, and ``OSError``."""
+        gcs = self._move(epoch, before)
+        with _writing:
+            save_cluster(self._paths.cluster, replace(load_cluster(self._paths.cluster), gcs=gcs))
 
     def _move(self, epoch: int, before: str) -> str:
         """Publish that the GCS is here from now on."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
 import msgspec
 
 from corral.model.errors import StateUnusable
+from corral.runtime.wholefile import write_whole
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -51,13 +51,3 @@ def certificate_file(folder: Path, certificate: str) -> str | None:
         folder.mkdir(mode=0o700, exist_ok=True)
         write_whole(place, certificate.encode())
     return str(place)
-
-
-def write_whole(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write a file whole, or not at all; from its first moment on it has ``mode``. Raises ``OSError``."""
-    # Several processes of a machine write the same file: each has a new one of its own.
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(data)
-    new.rename(path)

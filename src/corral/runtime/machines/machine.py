@@ -10,8 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 import corral
 from corral.model.errors import DependencyMissing
 from corral.ports.membership import Versions
-from corral.runtime.machines.cluster import write_whole
 from corral.runtime.paths import StatePaths
+from corral.runtime.wholefile import write_whole
 
 ANYWHERE = ("192.0.2.1", 9)
 """An address for documentation (RFC 5737): a datagram socket connected to it shows the way and sends nothing."""

@@ -8,10 +8,11 @@ import ssl
 from pathlib import Path
 
 from corral.model.errors import DependencyMissing, InvalidField
+from corral.runtime.wholefile import write_whole
 
 VALID_DAYS = 3650
 
-_END = "-----END CERTIFICATE-----"
+_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
 def check_certificate(certificate: Path, key: Path) -> None:
@@ -73,10 +74,8 @@ def own_certificate(folder: Path, address: str) -> tuple[Path, Path]:
             return certificate, key
     folder.mkdir(mode=0o700, exist_ok=True)
     made, secret = _self_signed(address)
-    key.unlink(missing_ok=True)
-    key.touch(mode=0o600)
-    key.write_bytes(secret)
-    certificate.write_bytes(made)
+    write_whole(key, secret, mode=0o600)
+    write_whole(certificate, made)
     return certificate, key
 
 
@@ -122,8 +121,9 @@ def _self_signed(address: str) -> tuple[bytes, bytes]:
 
 def first_certificate(pem: str) -> str:
     """Return the first certificate of a PEM text: the server's own. Raises ``ValueError``."""
-    first, end, _ = pem.partition(_END)
-    return f"{first[first.index('-----BEGIN') :]}{end}\n"
+    # A key may stand before it, which is to go nowhere.
+    begin = pem.index(_BEGIN)
+    return f"{pem[begin : pem.index(_END, begin)]}{_END}\n"
 
 
 def fingerprint(pem: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 from collections.abc import Collection, Mapping
 
@@ -11,9 +10,9 @@ from corral.control.access import digest_of
 from corral.model.events import TokenIssued
 from corral.model.ids import DEFAULT_TENANT, NodeId
 from corral.model.tenant import Role, Token
-from corral.runtime.machines.cluster import write_whole
 from corral.runtime.machines.machine import machine_id
 from corral.runtime.paths import StatePaths
+from corral.runtime.wholefile import write_whole
 
 _NODE, _MACHINE = "node ", " of machine "
 
@@ -39,11 +38,7 @@ def read_token(paths: StatePaths) -> str:
 def new_token(paths: StatePaths) -> str:
     """Write a new secret to that file and return it. Raises ``OSError``."""
     secret = f"corral_{secrets.token_urlsafe(32)}"
-    new = paths.token.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(f"{secret}\n")
-    new.rename(paths.token)
+    write_whole(paths.token, f"{secret}\n".encode(), mode=0o600)
     return secret
 
 

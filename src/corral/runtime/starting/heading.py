@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.model.errors import CorralError, PortTaken, StateUnusable
-from corral.runtime.machines.cluster import load_cluster, write_whole
+from corral.runtime.machines.cluster import load_cluster
 from corral.runtime.machines.jointoken import VARIABLE, JoinToken
 from corral.runtime.machines.machine import own_versions
 from corral.runtime.machines.tls import fingerprint, own_certificate
@@ -18,6 +18,7 @@ from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile, load_pool
 from corral.runtime.ray.node import PORTS
 from corral.runtime.starting.launcher import prepare, start_pool, usable
+from corral.runtime.wholefile import write_whole
 
 
 class HeadInfo(msgspec.Struct, frozen=True, kw_only=True):

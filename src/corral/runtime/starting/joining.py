@@ -27,7 +27,7 @@ from corral.model.errors import (
 )
 from corral.model.ids import NodeId
 from corral.ports.membership import JoinAsk, Joined
-from corral.runtime.machines.cluster import Head, load_cluster, write_whole
+from corral.runtime.machines.cluster import Head, load_cluster
 from corral.runtime.machines.heads import head_of, join_at, leave_at
 from corral.runtime.machines.jointoken import JoinToken, parse_join_token
 from corral.runtime.machines.machine import machine_id, own_address, own_versions
@@ -46,6 +46,7 @@ from corral.runtime.starting.launcher import (
     usable,
 )
 from corral.runtime.starting.topology import running_tasks
+from corral.runtime.wholefile import write_whole
 
 READY_S = 90.0
 STOP_S = 30.0

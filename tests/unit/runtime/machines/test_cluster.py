@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from corral.model.errors import StateUnusable
-from corral.runtime.machines.cluster import ClusterFile, Head, load_cluster, save_cluster, write_whole
+from corral.runtime.machines.cluster import ClusterFile, Head, load_cluster, save_cluster
+from corral.runtime.wholefile import write_whole
 
 WRITES = 300
 

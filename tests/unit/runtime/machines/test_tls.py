@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from corral.model.errors import InvalidField
+from corral.runtime.leading.announcing import certificate_of
 from corral.runtime.machines.tls import check_certificate, fingerprint, own_certificate
 from tests.needs import program
 from tests.unit.client.test_tls import made
@@ -70,3 +71,14 @@ def test_a_fingerprint_is_what_openssl_says(tmp_path: Path) -> None:
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     expected = said.strip().partition("=")[2].replace(":", "").lower()
     assert fingerprint(f"{good.file.read_text()}\n{good.file.read_text()}") == expected
+
+
+def test_a_key_that_stands_before_its_certificate_in_one_file_is_never_told(tmp_path: Path) -> None:
+    good = made(tmp_path, "good", "DNS:a.example")
+    both = tmp_path / "both.pem"
+    both.write_text(good.key.read_text() + good.file.read_text())
+    check_certificate(both, both)
+    told = certificate_of(str(both))
+    assert fingerprint(told) == fingerprint(good.file.read_text())
+    assert "PRIVATE" not in told
+    assert certificate_of(str(good.key)) == ""
