@@ -163,8 +163,10 @@ class Observed:
         return done / len(job.gangs)
 
     def forget_node(self, node: NodeId) -> None:
-        """Drop what is known of a removed node."""
-        self.contacts.pop(node, None)
+        """Drop what is known of a removed node; an answer that is still to come proves nothing about the next one."""
+        contact = self.contacts.pop(node, None)
+        if contact is not None and contact.fencing:
+            self.contact(node).fencing = self.contact(node).fence_stale = True
 
     def forget_job(self, job: JobId) -> float | None:
         """Drop what is known of an ended job; return its idle share."""

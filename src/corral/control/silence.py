@@ -97,7 +97,10 @@ class Silence:
         proven = answer.proven and not contact.fence_stale and not contact.other_machine
         contact.fencing, contact.fence_stale = False, False
         node = self._book.state.nodes.get(answer.node)
-        if contact.answering or node is None:
+        if node is None:
+            self._book.observed.forget_node(answer.node)
+            return
+        if contact.answering:
             return
         if not proven:
             contact.fence_on = self._book.observed.hearing.at(now) + self._book.config.node_lost_s

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from corral.appmaster.core import AppMasterCore
 from corral.control.config import ControlConfig
 from corral.control.core import ControlCore
-from corral.control.inputs import Cancel, Fenced
+from corral.control.inputs import Administer, Cancel, Fenced
 from corral.model.ask import JobAsk
-from corral.model.events import NodeLost, TaskEnded
+from corral.model.events import NodeLost, NodeRemoved, TaskEnded
 from corral.model.ids import JobId, NodeId, TaskKey
 from corral.model.job import Cause, Fencing, JobState
 from corral.model.messages import (
@@ -353,3 +353,35 @@ def test_what_comes_under_a_name_after_another_machine_has_taken_it_extends_no_l
     world.heartbeat(home)
     assert isinstance(world.commands[-1], AcknowledgeHeartbeat)
     assert world.job("1").gangs[0].incarnation == 1
+
+
+def test_a_fence_of_a_node_that_was_removed_proves_nothing_about_the_next_one_of_its_name() -> None:
+    world = pool()
+    home, others = place(world, EXCLUSIVE)
+    pass_time(world, 100.0, *others)
+    assert again(world)
+    assert world.fences[0] == home
+    assert world.tell(Administer(NodeRemoved(at=world.now, node=NodeId(home), by="me"))) is None
+    hello_of(world, home)
+    for _ in range(3):
+        world.submit(EXCLUSIVE)
+    [there] = [job for job in ("2", "3", "4") if world.placed_on(job) == [home]]
+    world.start(there)
+    fences = len(world.fences)
+    pass_time(world, 16.0, *others)
+    world.tell(Fenced(NodeId(home), proven=True))
+    assert world.job(there).gangs[0].live
+    # The node that there is now is fenced on its own account.
+    pass_time(world, 11.0, *others)
+    assert len(world.fences) == fences + 1
+    world.tell(Fenced(NodeId(home), proven=True))
+    assert world.core.book.state.held[NodeId(home)].gangs == {}
+
+
+def test_a_node_that_stays_removed_leaves_nothing_behind() -> None:
+    world = pool()
+    home, others = place(world, EXCLUSIVE)
+    pass_time(world, 100.0, *others)
+    assert world.tell(Administer(NodeRemoved(at=world.now, node=NodeId(home), by="me"))) is None
+    world.tell(Fenced(NodeId(home), proven=True))
+    assert NodeId(home) not in world.core.book.observed.contacts
