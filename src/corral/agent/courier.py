@@ -56,6 +56,8 @@ class Courier:
         self._ca = config.ca_path
         self._idle: list[tuple[str, http.client.HTTPConnection]] = []
         self._good = ""
+        self.answered_at = time.monotonic()
+        """When a head answered last (monotonic)."""
         self._ending = threading.Event()
 
     def close(self) -> None:
@@ -80,7 +82,7 @@ class Courier:
                     reason = f"{url}: {str(error) or type(error).__name__}"
                     continue
                 if status < 300:
-                    self._good = url
+                    self._good, self.answered_at = url, time.monotonic()
                     return answer
                 if status < 400 or status in (421, 429) or status >= 500:
                     reason = f"{url}: HTTP {status}"

@@ -1,7 +1,8 @@
 """What a node keeps of files that travelled: blobs by their content, and directories that a setup was run in.
 
 Tasks get copies (shared blocks where the file system can), never links into the depot: what a task does to its files
-harms nobody else's. What was used least recently goes when it grows too large; what is in use stays.
+harms nobody else's. What was used least recently goes when it grows too large; what is in use stays. Nothing is
+flushed: what an earlier boot of the machine left may be half, and goes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from weakref import WeakValueDictionary
 
+from corral.agent.taskdir import replace_file
 from corral.model.errors import FilesDamaged
 from corral.wire.trees import Entry, Tree, load_tree, name_of
 
@@ -38,32 +41,52 @@ class Depot:
         self.bytes_max = bytes_max
         self._fetch = fetch
         self._lock = threading.Lock()
-        self._of_tree: dict[str, threading.Lock] = {}
+        self._of_tree: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
         self._held: Counter[str] = Counter()
         self._size: int | None = None
+        _begin_boot(directory, (self._blobs, self._bases))
 
     # ---- trees -----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def holding(self, name: str) -> Iterator[Tree]:
         """Have a tree with all its chunks here. Raises ``FilesDamaged``, ``OSError``, and what fetching raises."""
-        with self._lock:
-            lock = self._of_tree.setdefault(name, threading.Lock())
-        # Tasks of one job that start together fetch its files once.
-        with lock:
-            tree = load_tree(name, self._get)
-            names = list(tree.chunks)
-            with self._lock:
-                self._held.update(names)
-        try:
-            with lock:
-                self._get_all(names)
+        tree = self.tree(name)
+        with self.having(name, list(tree.chunks)):
             yield tree
+
+    def tree(self, name: str) -> Tree:
+        """Return a tree without its chunks. Raises as :meth:`holding` does."""
+        with self._turn(name).lock:
+            return load_tree(name, self._get)
+
+    @contextlib.contextmanager
+    def having(self, name: str, chunks: Sequence[str]) -> Iterator[None]:
+        """Have some chunks of a tree here. Raises as :meth:`holding` does."""
+        try:
+            with self._hold(chunks):
+                # Tasks of one job that start together fetch its files once.
+                with self._turn(name).lock:
+                    self._get_all(chunks)
+                yield
+        finally:
+            self._trim()
+
+    @contextlib.contextmanager
+    def _hold(self, names: Sequence[str]) -> Iterator[None]:
+        """Count things as in use."""
+        with self._lock:
+            self._held.update(names)
+        try:
+            yield
         finally:
             with self._lock:
                 self._held.subtract(names)
                 self._held += Counter()
-            self._trim()
+
+    def _turn(self, name: str) -> _Turn:
+        with self._lock:
+            return self._of_tree.setdefault(name, _Turn())
 
     def write(self, entry: Entry, descriptor: int) -> None:
         """Write the content of a file of a held tree. Raises ``FilesDamaged`` when it is not as long as it says."""
@@ -78,8 +101,9 @@ class Depot:
             raise FilesDamaged(f"{entry.path[:64]!r} has {written} bytes instead of {entry.size}")
 
     def _get(self, names: Sequence[str]) -> list[bytes | None]:
-        self._get_all(names)
-        return [self._path(name).read_bytes() for name in names]
+        with self._hold(names):
+            self._get_all(names)
+            return [self._path(name).read_bytes() for name in names]
 
     def _get_all(self, names: Sequence[str]) -> None:
         """Fetch what is not here."""
@@ -105,8 +129,12 @@ class Depot:
         path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         new = path.with_name(f".{name}.{threading.get_ident()}")
-        new.write_bytes(blob)
-        new.rename(path)
+        try:
+            new.write_bytes(blob)
+            new.rename(path)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
         with self._lock:
             if self._size is not None:
                 self._size += len(blob)
@@ -122,18 +150,20 @@ class Depot:
         It counts as in use until :meth:`leave`.
         """
         path = self._bases / key
-        with self._lock:
-            self._held[key] += 1
-            lock = self._of_tree.setdefault(key, threading.Lock())
-        with lock:
-            if not path.is_dir():
-                self._bases.mkdir(parents=True, exist_ok=True, mode=0o700)
-                new = self._bases / f".{key}.new"
-                shutil.rmtree(new, ignore_errors=True)
-                new.mkdir()
-                build(new)
-                new.rename(path)
-            os.utime(path)
+        self.enter(key)
+        try:
+            with self._turn(key).lock:
+                if not path.is_dir():
+                    self._bases.mkdir(parents=True, exist_ok=True, mode=0o700)
+                    new = self._bases / f".{key}.new"
+                    shutil.rmtree(new, ignore_errors=True)
+                    new.mkdir()
+                    build(new)
+                    new.rename(path)
+                os.utime(path)
+        except BaseException:
+            self.leave(key)
+            raise
         return path
 
     def enter(self, key: str) -> None:
@@ -146,6 +176,8 @@ class Depot:
         with self._lock:
             self._held[key] -= 1
             self._held += Counter()
+            # What its setup made in it was not counted yet.
+            self._size = None
 
     # ---- room ------------------------------------------------------------------------------------------------------
 
@@ -159,7 +191,8 @@ class Depot:
             for _, size, path in kept:
                 if total <= self.bytes_max:
                     break
-                if path.name not in self._held:
+                # What is being written now is under another name, and about to be used.
+                if path.name not in self._held and not path.name.startswith("."):
                     _remove(path)
                     total -= size
             self._size = total
@@ -174,6 +207,26 @@ class Depot:
         for path in self._bases.iterdir() if self._bases.is_dir() else ():
             if not path.name.startswith("."):
                 yield path.stat().st_mtime, size_of(path), path
+
+
+class _Turn:
+    """One does it, others wait. Gone with the last of them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+def _begin_boot(directory: Path, kept: Sequence[Path]) -> None:
+    """Forget what an earlier boot left: it was never flushed, and a power cut leaves names without content."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    note = directory / "boot"
+    with contextlib.suppress(FileNotFoundError):
+        if note.read_text() == boot:
+            return
+    for path in kept:
+        shutil.rmtree(path, ignore_errors=True)
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    replace_file(str(note), boot.encode())
 
 
 def _remove(path: Path) -> None:

@@ -88,7 +88,7 @@ class Giver:
         if not any(one.kind is Kind.FILE for one in found):
             return True
         before = tuple(sorted((one.path, one.size, one.stamp) for one in found))
-        gathered = gather(found)
+        gathered = gather(found, timed=True)
         if gathered.tree.name == last_returned(directory):
             return True
         try:

@@ -73,19 +73,24 @@ class Preparer:
     def prepare(self, command: LaunchTask, deadline_boottime_s: float | None) -> Prepared:
         """Make the task's directory with its ``spec.json``. Raises :class:`PreparationFailed`."""
         directory = self.directory(command)
+        if command.task.rank == 0 and command.master_port and not port_is_free(command.master_port):
+            raise PreparationFailed(f"the rendezvous port {command.master_port} is busy on this node")
+        try:
+            os.mkdir(directory)  # noqa: PTH102 - strings all along: this runs for every task
+        except OSError as error:
+            # What lies there is not this one's to clear.
+            raise PreparationFailed(f"cannot prepare {directory}: {error.strerror}") from None
         try:
             return self._prepare(command, directory, deadline_boottime_s)
         except PreparationFailed:
             if self._travelling is not None:
+                self._travelling.leave(directory)
                 self._travelling.clear(directory)
             raise
 
     def _prepare(self, command: LaunchTask, directory: str, deadline_boottime_s: float | None) -> Prepared:
-        if command.task.rank == 0 and command.master_port and not port_is_free(command.master_port):
-            raise PreparationFailed(f"the rendezvous port {command.master_port} is busy on this node")
         cpus: tuple[int, ...] | None = None
         try:
-            os.mkdir(directory)  # noqa: PTH102 - strings all along: this runs for every task
             if self._travelling is not None:
                 packed = self._travelling.lay_out(command, directory)
             else:

@@ -1,13 +1,14 @@
 """Everything that comes back from a node: logs as they grow, checkpoints when they are complete, outputs at the end.
 
 The end of a task is told once its files are back, so that a job that succeeded has its outputs, and one that goes on
-elsewhere has the last checkpoint. That waits for a head for five minutes at most.
+elsewhere has the last checkpoint. However long that takes: it is given up when no head has answered for five minutes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from corral.agent.running import Running
 from corral.agent.shim.log_reader import read_log
 from corral.agent.threads import in_thread
 from corral.agent.travelling import Luggage, Travelling, read_luggage
-from corral.model.errors import CorralError, NoHead, Stale
+from corral.model.errors import CorralError, FilesDamaged, NoHead, Stale
 from corral.model.files import LogPiece
 from corral.model.ids import NodeId, TaskKey
 from corral.wire.logpack import pack_of_logs
@@ -38,6 +39,10 @@ LOG_TAIL_BYTES = 16 << 20
 """Of a log that grew faster than it came back only the last is still sent."""
 
 CHECKPOINT_EVERY_S = 2.0
+CHECKPOINT_AGAIN_S = 10.0
+"""So long after one that did not come back the next one is tried."""
+
+AGAIN_S = 0.5
 FILES_LAST_S = 300.0
 
 
@@ -59,12 +64,17 @@ class _Watched(msgspec.Struct):
 
 
 class _Saving(msgspec.Struct):
-    """A checkpoint directory: how it looked last, whether somebody is at it, whether it is given up."""
+    """A checkpoint directory: how it looked last, whether somebody is at it, what was wrong last, what it waits for.
+
+    ``over``: somebody else does this work by now.
+    """
 
     seen: Signature | None = None
     given: Signature | None = None
     busy: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
     problem: str = ""
+    again_at: float = 0.0
+    over: bool = False
 
 
 class Returner:
@@ -136,25 +146,24 @@ class Returner:
         if luggage is None:
             return None
         path = luggage.checkpoint
-        try:
-            async with asyncio.timeout(FILES_LAST_S):
-                lost = [] if path is None else [await self._until_heard(lambda: self._save_last(watched, path))]
-                lost.append(
-                    await self._until_heard(
-                        lambda: in_thread(lambda: self._giver.outputs(watched.task, watched.incarnation, luggage))
-                    )
-                )
-        except TimeoutError:
-            return "its files did not come back: no head of the pool answered"
-        return "; ".join(problem for problem in lost if problem) or None
+        lost = [] if path is None else [await self._until_heard(lambda: self._save_last(watched, path))]
+        lost.append(
+            await self._until_heard(
+                lambda: in_thread(lambda: self._giver.outputs(watched.task, watched.incarnation, luggage))
+            )
+        )
+        return "; ".join(dict.fromkeys(problem for problem in lost if problem)) or None
 
-    @staticmethod
-    async def _until_heard(give: Callable[[], Awaitable[None]]) -> str | None:
-        """Give something back, however long no head answers; return why it does not come back."""
+    async def _until_heard(self, give: Callable[[], Awaitable[None]]) -> str | None:
+        """Give something back, as long as heads answer at all; return why it does not come back."""
+        began = time.monotonic()
         while True:
             try:
                 await give()
             except NoHead:
+                if time.monotonic() - max(began, self._courier.answered_at) > FILES_LAST_S:
+                    return "its files did not come back: no head of the pool answered"
+                await asyncio.sleep(AGAIN_S)
                 continue
             except Stale:
                 # Somebody else does this work by now: what this start made counts no more.
@@ -166,9 +175,10 @@ class Returner:
     async def _bring_checkpoints(self) -> None:
         while True:
             await asyncio.sleep(CHECKPOINT_EVERY_S)
+            now = time.monotonic()
             for path, watched in self._savers().items():
                 saving = self._saving.setdefault(path, _Saving())
-                if not saving.busy.locked() and not saving.problem:
+                if not saving.busy.locked() and not saving.over and now >= saving.again_at:
                     self._chore(self._look_after(path, saving, watched))
             for path in self._saving.keys() - self._savers().keys():
                 del self._saving[path]
@@ -187,15 +197,18 @@ class Returner:
             seen = await in_thread(lambda: self._giver.look(path))
             stable, saving.seen = seen == saving.seen, seen
             if stable and seen and seen != saving.given and await self._save(watched, path):
-                saving.given = seen
+                saving.given, saving.problem = seen, ""
         except NoHead:
             return
         except Stale as error:
             _log.warning("%s", error)
-            saving.problem = str(error)
+            saving.over = True
         except (CorralError, OSError) as error:
-            saving.problem = str(error)
-            _log.error("the checkpoints of task %s do not come back: %s", watched.task, error)
+            # The next one may well come back: a file went that was just looked at, two were too large together.
+            saving.again_at = time.monotonic() + CHECKPOINT_AGAIN_S
+            if str(error) != saving.problem:
+                saving.problem = str(error)
+                _log.error("the checkpoint of task %s does not come back: %s", watched.task, error)
 
     async def _save(self, watched: _Watched, path: str) -> bool:
         """Give a checkpoint back as it is now; return whether it was whole."""
@@ -204,10 +217,11 @@ class Returner:
             return await in_thread(lambda: self._giver.checkpoint(watched.task, watched.incarnation, path))
 
     async def _save_last(self, watched: _Watched, path: str) -> None:
-        # What a task has left behind may still write: never for long.
-        while True:
-            if await self._save(watched, path):
-                return
+        # What a task has left behind may still write, but is not waited for as long as it likes.
+        until = time.monotonic() + FILES_LAST_S
+        while not await self._save(watched, path):
+            if time.monotonic() > until:
+                raise FilesDamaged("the checkpoint is written all the time, though its task has ended")
             await asyncio.sleep(CHECKPOINT_EVERY_S)
 
     # ---- logs ------------------------------------------------------------------------------------------------------

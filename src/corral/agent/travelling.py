@@ -13,11 +13,12 @@ import contextlib
 import hashlib
 import os
 import shutil
+import stat
 import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
@@ -28,8 +29,8 @@ from corral.agent.taskdir import WORK, replace_file
 from corral.agent.workview import ViewFailed, build_view
 from corral.model.files import JobFiles
 from corral.model.messages import LaunchTask
-from corral.wire.treefiles import lay
-from corral.wire.trees import Entry
+from corral.wire.treefiles import lay, overlaid
+from corral.wire.trees import Entry, Kind
 
 LUGGAGE = "luggage"
 OUTPUT = "output"
@@ -64,7 +65,8 @@ class Travelling:
         self._config = config
         self._depot = depot
         self._restoring = threading.Lock()
-        self._live: Counter[str] = Counter()
+        self._counting = threading.Lock()
+        self._live: dict[str, Counter[int]] = {}
         self._swept_at = time.monotonic()
 
     def lay_out(self, command: LaunchTask, directory: str) -> Packed:
@@ -82,9 +84,28 @@ class Travelling:
             cwd = self._in_place(command, directory, output)
         key, setup = self._setup(command, own=command.files is not None or cwd == output)
         luggage = Luggage(cwd, output, command.outputs, checkpoint, key)
-        replace_file(f"{directory}/{LUGGAGE}", msgspec.json.encode(luggage))
-        self._live[luggage.checkpoint or ""] += 1
+        try:
+            replace_file(f"{directory}/{LUGGAGE}", msgspec.json.encode(luggage))
+        except OSError:
+            if key is not None:
+                self._depot.leave(key)
+            raise
+        self._count(luggage, directory, 1)
         return Packed(cwd, setup)
+
+    def _count(self, luggage: Luggage, directory: str, tasks: int) -> None:
+        """Count the tasks of each start that use a checkpoint directory."""
+        path = luggage.checkpoint
+        if path is None:
+            return
+        incarnation = int(directory.rpartition(".")[2])
+        with self._counting:
+            live = self._live.setdefault(path, Counter())
+            live[incarnation] += tasks
+            if live[incarnation] <= 0:
+                del live[incarnation]
+            if not live:
+                del self._live[path]
 
     def _setup(self, command: LaunchTask, *, own: bool) -> tuple[str | None, dict[str, str] | None]:
         """Return the key of the directory in which the setup runs, and what the shim has to know.
@@ -135,7 +156,8 @@ class Travelling:
     def _restore(self, command: LaunchTask) -> str | None:
         """Have the newest checkpoint in the gang's directory; return it, ``None`` when the user keeps it elsewhere.
 
-        What this node has is as new as what came back last, or newer, when that came from here.
+        What this node has is as new as what came back last, or newer, when that came from here. The parts of several
+        ranks are laid over one another: each has what it wrote, and what it began with.
         """
         if command.checkpoint is not None and command.checkpoint.path is not None:
             return None
@@ -144,17 +166,27 @@ class Travelling:
         if not command.restore:
             return str(path)
         with self._restoring:
-            current = last_returned(str(path))
-            if current not in command.restore:
-                shutil.rmtree(path)
-                path.mkdir()
-            for name in command.restore:
-                with self._depot.holding(name) as tree:
-                    # Each file appears whole: a restore that was broken off is gone on with.
-                    lay(_absent(path, tree.entries), str(path), self._depot.write, replace=True)
-            if current not in command.restore:
-                note_returned(str(path), command.restore[0])
+            # Where another rank of this very start is prepared it is done, and that one may write there by now.
+            if command.incarnation not in self._live.get(str(path), ()):
+                self._restore_in(path, command.restore)
         return str(path)
+
+    def _restore_in(self, path: Path, names: Sequence[str]) -> None:
+        current = last_returned(str(path))
+        if current not in names:
+            shutil.rmtree(path)
+            path.mkdir()
+        trees = [self._depot.tree(name) for name in names]
+        lacking: dict[str, list[Entry]] = {name: [] for name in names}
+        for tree, entry in overlaid(trees).values():
+            if _lacks(path, entry):
+                lacking[tree.name].append(entry)
+        for name, entries in lacking.items():
+            with self._depot.having(name, [digest.hex() for entry in entries for digest in entry.chunks]):
+                # Each file appears whole: a restore that was broken off is gone on with.
+                lay(entries, str(path), self._depot.write, replace=True)
+        if current not in names:
+            note_returned(str(path), names[0])
 
     # ---- the end ---------------------------------------------------------------------------------------------------
 
@@ -163,7 +195,7 @@ class Travelling:
         luggage = read_luggage(directory)
         if luggage is None:
             return
-        self._live[luggage.checkpoint or ""] += 1
+        self._count(luggage, directory, 1)
         if luggage.base is not None:
             self._depot.enter(luggage.base)
 
@@ -172,7 +204,7 @@ class Travelling:
         luggage = read_luggage(directory)
         if luggage is None:
             return
-        self._live[luggage.checkpoint or ""] -= 1
+        self._count(luggage, directory, -1)
         if luggage.base is not None:
             self._depot.leave(luggage.base)
         if time.monotonic() - self._swept_at > SWEEP_EVERY_S:
@@ -199,15 +231,21 @@ class Travelling:
         for _, size, path in sorted(kept):
             if total <= self._depot.bytes_max:
                 return
-            if self._live[str(path)] <= 0:
+            if str(path) not in self._live:
                 path.with_name(f".{path.name}").unlink(missing_ok=True)
                 shutil.rmtree(path, ignore_errors=True)
                 total -= size
 
 
-def _absent(directory: Path, entries: Sequence[Entry]) -> list[Entry]:
-    base = os.fsencode(directory)
-    return [entry for entry in entries if not os.path.lexists(base + b"/" + entry.path)]
+def _lacks(directory: Path, entry: Entry) -> bool:
+    """Return whether an entry is not there, or is there as it was before."""
+    try:
+        status = os.lstat(os.fsencode(directory) + b"/" + entry.path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    if Kind.DIRECTORY is entry.kind or stat.S_ISDIR(status.st_mode):
+        return False
+    return status.st_mtime_ns < entry.modified_ns
 
 
 def setup_key(command: LaunchTask) -> str:
@@ -248,5 +286,7 @@ def _link(work: Path, mounts: Mapping[str, str]) -> None:
         if not Path(source).exists():
             raise ViewFailed(f"file_mounts: the source {source!r} is no path of this node")
         place = work / target
+        if any((work / above).is_symlink() for above in PurePosixPath(target).parents):
+            raise ViewFailed(f"file_mounts: {target!r} lies behind a symbolic link of the working directory")
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(source)

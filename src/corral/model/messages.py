@@ -164,8 +164,8 @@ class Peer(msgspec.Struct, frozen=True):
 class LaunchTask(Command, frozen=True, kw_only=True, tag="launch"):
     """Start one task. All that the agent needs is here; it adds devices' environment and its own directories.
 
-    ``restore`` names the trees of its checkpoint (the first wins where several have the same path), ``outputs`` are the
-    patterns of the files that come back at its end.
+    ``restore`` names the trees of its checkpoint (of a file that several have, what was written last counts),
+    ``outputs`` are the patterns of the files that come back at its end.
     """
 
     task: TaskKey

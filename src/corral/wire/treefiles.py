@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256
 from typing import NamedTuple
@@ -112,6 +112,26 @@ def scan(
     return found
 
 
+def overlaid(trees: Sequence[Tree]) -> dict[bytes, tuple[Tree, Entry]]:
+    """Return the entries of timed trees laid over one another, each with its tree, by path.
+
+    Of a file or link that several have, what was written last counts, of equals the first. Where one has a directory
+    and another a file, the first wins.
+    """
+    found: dict[bytes, tuple[Tree, Entry]] = {b"": (trees[0], Entry(b"", Kind.DIRECTORY))} if trees else {}
+    for tree in trees:
+        for entry in tree.entries:
+            known = found.get(entry.path)
+            if known is None:
+                above = found.get(entry.path.rpartition(b"/")[0])
+                if above is not None and above[1].kind is Kind.DIRECTORY:
+                    found[entry.path] = (tree, entry)
+            elif Kind.DIRECTORY not in (known[1].kind, entry.kind) and entry.modified_ns > known[1].modified_ns:
+                found[entry.path] = (tree, entry)
+    found.pop(b"", None)
+    return found
+
+
 def _opened(directory: bytes, *, may_go: bool) -> AbstractContextManager[Iterator[os.DirEntry[bytes]]]:
     try:
         return os.scandir(directory)
@@ -140,21 +160,26 @@ def found_entry(path: bytes, source: str | bytes, *, follow: bool = False) -> Fo
     try:
         status = os.stat(place, follow_symlinks=follow)  # noqa: PTH116 - bytes
         if stat.S_ISLNK(status.st_mode):
-            return Found(path, Kind.LINK, place, target=os.readlink(place))  # noqa: PTH115 - bytes
+            stamp = (status.st_mtime_ns, status.st_ino)
+            return Found(path, Kind.LINK, place, target=os.readlink(place), stamp=stamp)  # noqa: PTH115 - bytes
     except FileNotFoundError:
         return None
     return _of_status(path, place, status)
 
 
-def gather(found: Iterable[Found]) -> Gathered:
-    """Read and hash what was found. A file that is gone meanwhile is left out. Raises ``OSError``."""
+def gather(found: Iterable[Found], *, timed: bool = False) -> Gathered:
+    """Read and hash what was found. A file that is gone meanwhile is left out. Raises ``OSError``.
+
+    A ``timed`` tree says when each entry was written, so that trees can be laid over one another.
+    """
     entries: list[Entry] = []
     places: dict[str, _Place] = {}
     kept: dict[str, bytes] = {}
     room = KEPT_BYTES
     for one in found:
+        modified_ns = max(0, one.stamp[0]) if timed and one.kind is not Kind.DIRECTORY else 0
         if one.kind is not Kind.FILE:
-            entries.append(Entry(one.path, one.kind, target=one.target))
+            entries.append(Entry(one.path, one.kind, target=one.target, modified_ns=modified_ns))
             continue
         digests: list[bytes] = []
         size = 0
@@ -171,7 +196,7 @@ def gather(found: Iterable[Found]) -> Gathered:
                 size += len(chunk)
         except FileNotFoundError:
             continue
-        entries.append(Entry(one.path, one.kind, one.executable, size, tuple(digests)))
+        entries.append(Entry(one.path, one.kind, one.executable, size, tuple(digests), modified_ns=modified_ns))
     tree = tree_of(entries)
     return Gathered(tree, {name: places[name] for name in tree.chunks}, kept)
 
@@ -251,11 +276,15 @@ def _replace(entry: Entry, path: bytes, write: Callable[[Entry, int], None]) -> 
 def _make(entry: Entry, path: bytes, write: Callable[[Entry, int], None]) -> None:
     if entry.kind is Kind.LINK:
         os.symlink(entry.target, path)  # noqa: PTH211 - bytes
+        if entry.modified_ns:
+            os.utime(path, ns=(entry.modified_ns, entry.modified_ns), follow_symlinks=False)
         return
     mode = 0o777 if entry.executable else 0o666
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         write(entry, descriptor)
+        if entry.modified_ns:
+            os.utime(descriptor, ns=(entry.modified_ns, entry.modified_ns))
     finally:
         os.close(descriptor)
 

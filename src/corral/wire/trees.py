@@ -36,6 +36,7 @@ NAME = re.compile(r"[0-9a-f]{64}")
 _VERSION = 1
 _DIGEST_BYTES = 32
 _LISTING_BLOBS_MAX: Final = LISTING_BYTES_MAX // CHUNK_BYTES
+_TIME_MAX: Final = 1 << 62
 _LENGTH = struct.Struct(">I")
 _ABSENT = 0xFFFFFFFF
 
@@ -49,7 +50,10 @@ class Kind(IntEnum):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One entry: ``size`` in bytes and ``chunks`` (raw digests) of a file, or the ``target`` of a symbolic link."""
+    """One entry: ``size`` in bytes and ``chunks`` (raw digests) of a file, or the ``target`` of a symbolic link.
+
+    ``modified_ns`` is when it was written (nanoseconds since the epoch), 0 in trees that are for their content alone.
+    """
 
     path: bytes
     kind: Kind
@@ -57,6 +61,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     size: int = 0
     chunks: tuple[bytes, ...] = ()
     target: bytes = b""
+    modified_ns: int = 0
 
 
 class Root(msgspec.Struct, frozen=True, array_like=True):
@@ -170,6 +175,8 @@ def _check(entries: Sequence[Entry]) -> None:
             raise FilesDamaged("the entries of a directory are not in order")
         if not path or b"\0" in path or len(path) > PATH_BYTES_MAX or {b"", b".", b".."} & set(parts):
             raise FilesDamaged(f"{path[:64]!r} is no path inside a directory")
+        if not 0 <= entry.modified_ns < _TIME_MAX:
+            raise FilesDamaged(f"{path[:64]!r} was written at no time that a file can have")
         if parent not in directories:
             raise FilesDamaged(f"{path[:64]!r} does not lie in a directory of the same tree")
         if entry.kind is Kind.DIRECTORY:

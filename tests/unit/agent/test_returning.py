@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from corral.agent import returning
 from corral.agent.config import AgentConfig
 from corral.agent.courier import Courier
 from corral.agent.depot import Depot
@@ -224,6 +225,16 @@ def test_a_checkpoint_that_changes_while_it_is_sent_is_not_given_back(
     assert files.returned == []
 
 
+def test_a_link_that_leads_elsewhere_now_is_a_change(giver: Giver, checkpoint: Path) -> None:
+    (checkpoint / "1").write_text("1")
+    (checkpoint / "2").write_text("2")
+    (checkpoint / "latest").symlink_to("1")
+    before = giver.look(str(checkpoint))
+    (checkpoint / "new").symlink_to("2")
+    (checkpoint / "new").rename(checkpoint / "latest")
+    assert giver.look(str(checkpoint)) != before
+
+
 def test_an_old_start_gives_no_checkpoint_back(files: MemoryFiles, giver: Giver, checkpoint: Path) -> None:
     (checkpoint / "w").write_text("1")
     files.stale = True
@@ -306,6 +317,50 @@ def test_logs_and_checkpoints_come_back_while_a_task_runs(files: MemoryFiles, co
         await until(lambda: log_of(files) == (b"working\nmore\n", False))
 
     act(config, play)
+
+
+def test_a_checkpoint_that_failed_once_comes_back_later(
+    files: MemoryFiles, config: AgentConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two that are too large together, one file that goes while it is read: the next one is well."""
+    monkeypatch.setattr(returning, "CHECKPOINT_AGAIN_S", 0.1)
+    monkeypatch.setattr(returning, "CHECKPOINT_EVERY_S", 0.05)
+
+    async def play(scene: Scene) -> None:
+        running = scene.task()
+        saved = Path(config.state_dir, "jobs", "12", "checkpoint", "0")
+        with (saved / "step-1").open("wb") as file:
+            file.truncate(2 * MIB)
+        scene.returner.watch(running)
+        await until(lambda: "does not come back" in caplog.text)
+        (saved / "step-1").unlink()
+        (saved / "step-2").write_text("2")
+        await until(lambda: len(files.returned) == 1)
+
+    act(config, play)
+    assert contents(files, files.returned[0].tree) == {"step-2": "2"}
+
+
+def test_an_end_waits_for_a_head_only_while_one_answers(
+    files: MemoryFiles, config: AgentConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(returning, "FILES_LAST_S", -1.0)
+    monkeypatch.setattr(Courier, "call", unanswered)
+
+    async def play(scene: Scene) -> None:
+        running = scene.task()
+        (running.path / "output" / "made").write_text("m")
+        scene.returner.watch(running)
+        monkeypatch.setattr(returning, "LOG_LAST_S", 0.1)
+        problem = await scene.returner.finish(running)
+        assert problem == "its files did not come back: no head of the pool answered"
+        assert (running.path / "output" / "made").exists()
+
+    act(config, play)
+
+
+def unanswered(*_: Any, **__: Any) -> bytes:
+    raise NoHead("nobody is there")
 
 
 def test_an_adopted_task_s_log_goes_on_where_it_was(files: MemoryFiles, config: AgentConfig) -> None:

@@ -19,6 +19,7 @@ from corral.model.errors import FilesDamaged
 from corral.model.files import JobFiles
 from corral.model.job import CheckpointSpec
 from corral.wire.treefiles import gather, scan
+from corral.wire.trees import Entry, Kind, name_of
 from tests.unit.agent.words import NODE, key, launch
 
 MIB = 1 << 20
@@ -36,8 +37,8 @@ class Pool:
         self.fetched += names[:2]
         return [self.blobs.get(name) for name in names[:2]]
 
-    def send(self, directory: Path) -> str:
-        gathered = gather(scan(str(directory), bytes_max=1 << 30))
+    def send(self, directory: Path, *, timed: bool = False) -> str:
+        gathered = gather(scan(str(directory), bytes_max=1 << 30), timed=timed)
         self.blobs |= {name: gathered.read(name) for name in gathered.sizes}
         return gathered.tree.name
 
@@ -307,6 +308,135 @@ def test_the_parts_of_all_ranks_are_restored_and_the_first_wins(node: Node, pool
     node.lay_out(1, 2, restore=(first, pool.send(saved)))
     here = Path(node.config.state_dir, "jobs", "1", "checkpoint", "0")
     assert {path.name: path.read_text() for path in here.iterdir()} == {"shared": "rank 0", "0": "0", "1": "1"}
+
+
+def wrote(directory: Path, name: str, text: str, at: int) -> None:
+    (directory / name).write_text(text)
+    os.utime(directory / name, (at, at))
+
+
+def contents(directory: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in directory.iterdir()}
+
+
+def test_each_rank_goes_on_from_its_own_newest_part(node: Node, pool: Pool, tmp_path: Path) -> None:
+    """After a restart every node has the parts of all ranks, and gives all of them back: its own anew, others' old."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for place in (first, second):
+        place.mkdir()
+        wrote(place, "0.pt", "step 1", 1_000)
+        wrote(place, "1.pt", "step 1", 1_000)
+    wrote(first, "0.pt", "step 2", 2_000)
+    wrote(second, "1.pt", "step 2", 2_001)
+    trees = (pool.send(first, timed=True), pool.send(second, timed=True))
+    node.lay_out(1, 3, restore=trees)
+    here = Path(node.config.state_dir, "jobs", "1", "checkpoint", "0")
+    assert contents(here) == {"0.pt": "step 2", "1.pt": "step 2"}
+    # The same where one of the parts is still there, and its task wrote on.
+    node.travelling.leave(str(node.config.tasks_dir / "1.0.0.3"))
+    wrote(here, "0.pt", "step 4", 4_000)
+    note_returned(str(here), trees[0])
+    wrote(second, "1.pt", "step 3", 3_000)
+    node.lay_out(1, 4, restore=(trees[0], pool.send(second, timed=True)))
+    assert contents(here) == {"0.pt": "step 4", "1.pt": "step 3"}
+
+
+def test_links_and_directories_of_parts_are_laid_over_one_another(node: Node, pool: Pool, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for place, step, at in ((first, "1", 1_000), (second, "2", 2_000)):
+        (place / step).mkdir(parents=True)
+        (place / "latest").symlink_to(step)
+        os.utime(place / "latest", (at, at), follow_symlinks=False)
+    (first / "odd").mkdir()
+    (second / "odd").write_text("a directory in the first")
+    (second / "even").mkdir()
+    (second / "even" / "x").write_text("x")
+    (first / "even").write_text("a file in the first")
+    node.lay_out(1, 2, restore=(pool.send(first, timed=True), pool.send(second, timed=True)))
+    here = Path(node.config.state_dir, "jobs", "1", "checkpoint", "0")
+    assert sorted(path.name for path in here.iterdir()) == ["1", "2", "even", "latest", "odd"]
+    assert str((here / "latest").readlink()) == "2"
+    assert (here / "odd").is_dir()
+    assert (here / "even").read_text() == "a file in the first"
+
+
+def test_only_the_parts_that_count_are_fetched(node: Node, pool: Pool, tmp_path: Path) -> None:
+    for name, at in (("old", 1_000), ("new", 2_000)):
+        (tmp_path / name).mkdir()
+        wrote(tmp_path / name, "w", name, at)
+    trees = tuple(pool.send(tmp_path / name, timed=True) for name in ("old", "new"))
+    node.lay_out(1, 2, restore=trees)
+    assert name_of(b"new") in node.blobs()
+    assert name_of(b"old") not in node.blobs()
+
+
+def test_a_rank_that_is_prepared_late_takes_nothing_from_one_that_runs(node: Node, pool: Pool, saved: Path) -> None:
+    (saved / "step").write_text("1")
+    tree = pool.send(saved, timed=True)
+    node.lay_out(1, 2, restore=(tree,))
+    here = Path(node.config.state_dir, "jobs", "1", "checkpoint", "0")
+    (here / "step").unlink()
+    (here / "step-2").write_text("2")
+    note_returned(str(here), "ab" * 32)
+    late = node.config.tasks_dir / "1.0.1.2"
+    late.mkdir()
+    node.travelling.lay_out(launch(key(1, 0, 1), 2, restore=(tree,)), str(late))
+    assert contents(here) == {"step-2": "2"}
+
+
+def test_a_tree_whose_times_no_file_can_have_is_refused(node: Node, pool: Pool) -> None:
+    entry = Entry(b"a", Kind.LINK, target=b"b", modified_ns=1 << 63)
+    listing = msgspec.msgpack.encode((entry,))
+    root = msgspec.msgpack.encode((1, 0, 0, [bytes.fromhex(name_of(listing))]))
+    pool.blobs = {name_of(blob): blob for blob in (listing, root)}
+    with pytest.raises(FilesDamaged, match="at no time"):
+        node.lay_out(1, 2, restore=(name_of(root),))
+
+
+def test_what_an_earlier_boot_left_is_fetched_anew(node: Node, pool: Pool, config: AgentConfig, project: Path) -> None:
+    files = JobFiles(pool.send(project))
+    node.lay_out(1, files=files, setup="true")
+    # As a power cut leaves it: the names are on the disk, what was in them is not.
+    for path in (node.cache / "blobs").rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"")
+    (node.cache / "boot").write_text("another")
+    again = Node(config, pool)
+    directory, packed = again.lay_out(2, files=files, setup="true")
+    assert Path(packed.cwd, "src", "main.py").read_text() == "print(1)"
+    luggage = read_luggage(str(directory))
+    assert luggage is not None
+    assert luggage.base is not None
+    assert (again.cache / "bases" / luggage.base / "work" / "src" / "main.py").read_text() == "print(1)"
+    # Within one boot it stays.
+    assert Node(config, pool).blobs() == again.blobs() != set()
+
+
+def test_a_launch_that_fails_keeps_nothing_in_use(node: Node, pool: Pool, project: Path) -> None:
+    files = JobFiles(pool.send(project))
+    lost = next(name for name, blob in pool.blobs.items() if blob == b"print(1)")
+    blob = pool.blobs.pop(lost)
+    with pytest.raises(FilesDamaged):
+        node.lay_out(1, files=files, setup="true")
+    pool.blobs[lost] = blob
+    directory, _ = node.lay_out(2, files=files, setup="true")
+    node.travelling.leave(str(directory))
+    node.depot.bytes_max = 0
+    with node.depot.holding(files.tree):
+        pass
+    assert list((node.cache / "bases").iterdir()) == []
+    assert node.blobs() == set()
+
+
+def test_a_mount_behind_a_link_that_came_along_is_refused(
+    node: Node, pool: Pool, project: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (project / "out").symlink_to(outside)
+    with pytest.raises(ViewFailed, match="symbolic link"):
+        node.lay_out(1, files=JobFiles(pool.send(project)), file_mounts={"out/data": str(tmp_path)})
+    assert list(outside.iterdir()) == []
 
 
 def test_a_restore_that_was_broken_off_is_done_again(node: Node, pool: Pool, saved: Path) -> None:

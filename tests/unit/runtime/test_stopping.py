@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,10 @@ def alive(ground: Ground) -> dict[str, Any]:
     return found
 
 
+def known(ground: Ground) -> bool:
+    return bool(json.loads(ground.paths.daemon.read_text())["heads"])
+
+
 @pytest.fixture
 def heads(tmp_path_factory: pytest.TempPathFactory, database_url: str) -> Iterator[tuple[Ground, Ground]]:
     """Give a head that leads and one that stands by, and each knows the other."""
@@ -40,11 +45,7 @@ def heads(tmp_path_factory: pytest.TempPathFactory, database_url: str) -> Iterat
             ground.announced()
             wait_until(lambda: alive(found[0])["leads"], 30.0, what="the first head to lead")
         for ground in found:
-            wait_until(
-                lambda ground=ground: json.loads(ground.paths.daemon.read_text()).get("heads"),
-                30.0,
-                what="the heads to know each other",
-            )
+            wait_until(partial(known, ground), 30.0, what="the heads to know each other")
         yield found
     finally:
         for ground in found:
