@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -52,12 +53,18 @@ def start(
     meanwhile waits as long, unless a proof of its death comes first.
     """
     from corral.cli.amounts import duration_of
-    from corral.model.errors import Unavailable
 
     patience_s = duration_of(timeout, "--timeout")
     report = session.client.start_maintenance(duration_of(duration, "DURATION"), reason)
+    note(_words(prepared(report, session.client.maintenance, patience_s)))
+
+
+def prepared(report: MaintenanceReport, look: Callable[[], MaintenanceReport], patience_s: float) -> MaintenanceReport:
+    """Return once every node has its long lease. Raises ``Unavailable``, and ``Conflict`` when it is over before that."""
+    from corral.model.errors import Conflict, Unavailable
+
     deadline = time.monotonic() + patience_s
-    while report.missing and report.active:
+    while report.active and report.missing:
         if time.monotonic() >= deadline:
             raise Unavailable(
                 f"{len(report.missing)} node{'s have' if len(report.missing) > 1 else ' has'} no long lease yet: "
@@ -65,8 +72,10 @@ def start(
                 hint="do not begin: look at corral nodes, then start it again, or corral maintenance stop",
             )
         time.sleep(LOOK_S)
-        report = session.client.maintenance()
-    note(_words(report))
+        report = look()
+    if not report.active:
+        raise Conflict("the maintenance ended before every node was prepared", hint="do not begin: start it again")
+    return report
 
 
 @maintenance.command()

@@ -8,7 +8,9 @@ import logging
 import os
 import shlex
 import signal
+import tempfile
 from collections.abc import AsyncIterator
+from typing import IO
 
 from corral.model.ids import NodeId, TaskKey
 from corral.model.messages import ControllerSays
@@ -36,34 +38,48 @@ class FenceCommand:
         One that takes too long is killed with all that it started: whatever it did then proves nothing.
         """
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._arguments,
-                node,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,
-            )
+            # No pipe: somebody whom the command left behind may hold its other end for ever.
+            with tempfile.TemporaryFile() as said:
+                code = await self._run(node, said)
+                words = _last_words(said)
         except OSError as error:
             log.warning("the fence command cannot be run for node %s: %s", node, error.strerror or error)
             return False
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                said, _ = await process.communicate()
-        except TimeoutError:
-            log.warning("the fence command for node %s took longer than %g s", node, self._timeout_s)
-            _kill(process)
-            await process.communicate()
+        if code is None:
+            log.warning("the fence command for node %s took longer than %g s: %s", node, self._timeout_s, words)
             return False
-        except asyncio.CancelledError:
-            _kill(process)
-            raise
-        words = said.decode(errors="replace").strip()[-_WORDS_MAX:]
-        if process.returncode != 0:
-            log.warning("the fence command for node %s failed (exit code %s): %s", node, process.returncode, words)
+        if code != 0:
+            log.warning("the fence command for node %s failed (exit code %s): %s", node, code, words)
             return False
         log.warning("node %s is fenced: %s", node, words or "the fence command says so")
         return True
+
+    async def _run(self, node: NodeId, said: IO[bytes]) -> int | None:
+        """Return the exit code, ``None`` of one that was killed because it took too long. Raises ``OSError``."""
+        process = await asyncio.create_subprocess_exec(
+            *self._arguments,
+            node,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=said,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await process.wait()
+        except TimeoutError:
+            _kill(process)
+            await process.wait()
+            return None
+        except asyncio.CancelledError:
+            _kill(process)
+            raise
+
+
+def _last_words(said: IO[bytes]) -> str:
+    size = said.seek(0, os.SEEK_END)
+    said.seek(max(0, size - 4 * _WORDS_MAX))
+    return said.read(4 * _WORDS_MAX).decode(errors="replace").strip()[-_WORDS_MAX:]
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -57,6 +58,25 @@ def test_a_command_that_takes_too_long_is_killed_with_its_children(tmp_path: Pat
             return True
 
     wait_until(gone, what="the command's child to be killed")
+
+
+@pytest.mark.parametrize("then, timeout_s, proven", [("exit 0", 20.0, True), ("sleep 600", 0.5, False)])
+def test_nobody_waits_for_what_the_command_left_behind(
+    tmp_path: Path, then: str, timeout_s: float, proven: bool
+) -> None:
+    pid_file = tmp_path / "pid"
+    # In a session of its own, with the command's output still open.
+    left = f"setsid sh -c 'echo $$ > {pid_file}; exec sleep 600' &"
+    try:
+        assert fence("sh", "-c", f"{left} until [ -s {pid_file} ]; do :; done; {then}", timeout_s=timeout_s) is proven
+    finally:
+        os.kill(int(pid_file.read_text()), signal.SIGKILL)
+
+
+def test_the_last_words_of_a_command_are_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    assert not fence("sh", "-c", "head -c 100000 /dev/zero | tr '\\0' x; echo outlet 7 does not answer; exit 1")
+    assert "(exit code 1): xxx" in caplog.text
+    assert caplog.text.rstrip().endswith("xoutlet 7 does not answer")
 
 
 class Answers:
