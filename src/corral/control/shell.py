@@ -9,7 +9,8 @@ which a batch is handed to the core until it is appended, memory is ahead of the
 
 A database that is away is waited for: the batch is appended again until it is there (a store knows a batch that it has
 already), whoever waits longer than ``AWAY_ANSWER_S`` is refused, and nobody new is taken in. Heartbeats are
-acknowledged only while this controller's own lease is valid, for a task's lease runs from what is acknowledged.
+acknowledged only while this controller's own lease is valid, for a task's lease runs from what is acknowledged; nor is
+any node fenced without it, for what needs no fact is not stopped by the journal.
 """
 
 from __future__ import annotations
@@ -240,7 +241,11 @@ class ControlShell:
         for words in outcome.notices:
             log.warning("%s", words)
         for node in outcome.fences:
-            self._do_aside(self._fence(node))
+            if valid:
+                self._do_aside(self._fence(node))
+            else:
+                # Another controller may lead, with which the node is well.
+                self._put(_Letter(Fenced(node, proven=False)))
         if outcome.solve is not None and self._solver is not None:
             self._do_aside(self._solve(self._solver, outcome.solve))
         ended = {finished.id for finished in outcome.finished}

@@ -260,6 +260,39 @@ def test_an_input_that_breaks_the_rules_is_refused_and_a_bug_answers_everybody(s
     live(scenario, state_dir)
 
 
+def test_who_may_not_lead_any_more_fences_nobody(state_dir: Path) -> None:
+    async def scenario(house: House) -> None:
+        await house.start("n1", "n2", gpus=1)
+        await house.submit(ONE)
+        await house.running_task("1")
+        home = house.job("1").gangs[0].placements[0].node
+        other = "n2" if home == "n1" else "n1"
+        house.engine.fences[home] = True
+        # The process was stopped for a while: another leads by now, with which the node may be well.
+        house.shell.valid = lambda: False
+        house.engine.cut(home)
+        contact = house.shell.core.book.observed.contact(home)
+
+        async def tried() -> bool:
+            house.hands.at += 4.0
+            house.engine.beat(other)
+            return contact.fence_on > 0
+
+        await house.until(tried)
+        assert house.engine.asked == []
+        house.shell.valid = lambda: True
+
+        async def moved() -> bool:
+            await tried()
+            return house.job("1").gangs[0].incarnation == 2
+
+        await house.until(moved)
+        assert house.engine.asked == [home]
+        await house.stop()
+
+    live(scenario, state_dir)
+
+
 def test_a_fence_that_breaks_is_asked_again(state_dir: Path) -> None:
     async def scenario(house: House) -> None:
         await house.start("n1", "n2", gpus=1)
