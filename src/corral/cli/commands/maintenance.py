@@ -60,7 +60,7 @@ def start(
 
 
 def prepared(report: MaintenanceReport, look: Callable[[], MaintenanceReport], patience_s: float) -> MaintenanceReport:
-    """Return once every node has its long lease. Raises ``Unavailable``, and ``Conflict`` when it is over before that."""
+    """Return once every node has its long lease. Raises ``Unavailable``, and ``Conflict`` when it ends before that."""
     from corral.model.errors import Conflict, Unavailable
 
     deadline = time.monotonic() + patience_s

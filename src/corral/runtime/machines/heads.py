@@ -13,7 +13,7 @@ import msgspec
 
 from corral.client.calls import decoded, error_of
 from corral.client.transport import Broken, NotSent, PlainTransport, Reply
-from corral.model.errors import CertificateMismatch, CorralError, HeadUnreachable, InvalidField, Unavailable
+from corral.model.errors import CertificateMismatch, CorralError, HeadUnreachable, InvalidField, NotLeader, Unavailable
 from corral.model.ids import NodeId
 from corral.ports.membership import JoinAsk, Joined
 from corral.runtime.machines.cluster import Head
@@ -96,7 +96,10 @@ def _post(head: Head, secret: str, path: str, body: bytes) -> Reply:
         finally:
             transport.close()
     if reply.status >= 300:
-        raise error_of(reply.status, reply.headers, reply.body, url)
+        refused = error_of(reply.status, reply.headers, reply.body, url)
+        if isinstance(refused, NotLeader):
+            refused.leader = reply.headers.get("location", "").removesuffix(path)
+        raise refused
     return reply
 
 

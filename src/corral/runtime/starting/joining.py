@@ -23,6 +23,7 @@ from corral.model.errors import (
     DaemonStartFailed,
     HeadUnreachable,
     JobsRunning,
+    NotLeader,
     Unavailable,
 )
 from corral.model.ids import NodeId
@@ -177,13 +178,21 @@ def _check_free(paths: StatePaths) -> None:
 
 
 def _first_that_answers(places: Sequence[str], token: JoinToken, ask: JoinAsk) -> tuple[Head, Joined]:
-    """Return the first head that lets this machine in, and what it says. Raises the last refusal."""
+    """Return the first head that lets this machine in, and what it says. Raises the last refusal.
+
+    Whom a head that stands by names as the leader is asked last, if the join token knows its certificate.
+    """
     refused: CorralError = HeadUnreachable("no head was named")
-    for place in places:
+    asked = list(places)
+    for place in asked:
         try:
             head = head_of(place, token.fingerprints)
             return head, join_at(head, token.secret, ask)
-        except (HeadUnreachable, Unavailable) as error:
+        except NotLeader as error:
+            refused = error
+            if error.leader and error.leader not in asked:
+                asked.append(error.leader)
+        except Unavailable as error:
             refused = error
     raise refused
 

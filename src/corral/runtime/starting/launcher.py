@@ -62,7 +62,11 @@ def start_pool(options: PoolOptions) -> PoolInfo:
         for stale in (paths.daemon, paths.failure):
             stale.unlink(missing_ok=True)
         process = spawn_supervisor(paths)
-        info = replace(wait_ready(paths, options, process), notes=notes)
+        try:
+            info = replace(wait_ready(paths, options, process), notes=notes)
+        except BaseException:
+            end_supervisor(process)
+            raise
     with warnings.catch_warnings():
         # It goes on without this process: that is what it was started for.
         warnings.simplefilter("ignore", ResourceWarning)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from corral.model.errors import CertificateMismatch, HeadUnreachable, InvalidField, VersionMismatch
+from corral.model.errors import CertificateMismatch, HeadUnreachable, InvalidField, NotLeader, VersionMismatch
 from corral.model.ids import NodeId
 from corral.ports.membership import JoinAsk, Versions
 from corral.runtime.machines.cluster import Head
@@ -29,6 +29,7 @@ class Speaker(http.server.BaseHTTPRequestHandler):
 
     status: ClassVar[int] = 200
     document: ClassVar[dict[str, Any]] = ANSWER
+    leader: ClassVar[str] = ""
     asked: ClassVar[list[tuple[str, str | None, Any]]] = []
 
     def do_POST(self) -> None:
@@ -37,6 +38,8 @@ class Speaker(http.server.BaseHTTPRequestHandler):
         data = json.dumps(self.document).encode()
         self.send_response(self.status)
         self.send_header("Content-Length", str(len(data)))
+        if self.leader:
+            self.send_header("Location", f"{self.leader}{self.path}")
         self.end_headers()
         self.wfile.write(data)
 
@@ -123,6 +126,14 @@ def test_a_refusal_of_the_head_arrives_as_the_error_it_is(head: Listening) -> No
     head.kind.document = {"code": "VERSION_MISMATCH", "message": "this machine has Ray 1", "hint": "install Ray 2"}
     with pytest.raises(VersionMismatch, match="this machine has Ray 1"):
         join_at(Head(f"https://{head.place}", head.pem), "secret", ASK)
+
+
+def test_a_head_that_stands_by_says_who_leads(head: Listening) -> None:
+    head.kind.status, head.kind.leader = 503, "https://10.0.0.2:7420"
+    head.kind.document = {"code": "NOT_LEADER", "message": "another controller leads the pool"}
+    with pytest.raises(NotLeader) as caught:
+        join_at(Head(f"https://{head.place}", head.pem), "secret", ASK)
+    assert caught.value.leader == "https://10.0.0.2:7420"
 
 
 def test_nobody_there_is_said(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is left of a machine that tried to join."""
+"""Which head lets a machine in, and what is left of one that could not join."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from corral.model.errors import DaemonStartFailed, HeadUnreachable, Unauthenticated
-from corral.ports.membership import HeadPlace, Joined
+from corral.model.errors import DaemonStartFailed, HeadUnreachable, NotLeader, Unauthenticated
+from corral.model.ids import NodeId
+from corral.ports.membership import HeadPlace, JoinAsk, Joined, Versions
 from corral.runtime.machines.cluster import Head
+from corral.runtime.machines.jointoken import JoinToken
 from corral.runtime.options import JoinOptions
 from corral.runtime.paths import StatePaths
 from corral.runtime.starting import joining
@@ -65,3 +67,26 @@ def test_a_machine_that_could_not_join_runs_nothing_and_keeps_no_secrets(
     assert not paths.node_token.exists()
     assert not paths.ray_token.exists()
     assert not paths.daemon.exists()
+
+
+def test_the_leader_that_a_head_names_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    leader = Head("https://10.0.0.2:7420", "PEM")
+    asked: list[str] = []
+
+    def join_at(head: Head, _secret: str, _ask: JoinAsk) -> Joined:
+        asked.append(head.url)
+        if head.url != leader.url:
+            raise NotLeader.at(leader.url)
+        return JOINED
+
+    monkeypatch.setattr(joining, "head_of", lambda place, _: Head(place))
+    monkeypatch.setattr(joining, "join_at", join_at)
+    ask = JoinAsk(node=NodeId("n1"), machine="m", versions=Versions("1", "3.11.2", "2.60.0"), clock=0.0)
+    places = ["https://10.0.0.1:7420", "https://10.0.0.3:7420"]
+    head, joined = joining._first_that_answers(places, JoinToken("s", ()), ask)
+    assert (head.url, joined) == (leader.url, JOINED)
+    assert asked == [*places, leader.url]
+    leader = Head("https://10.0.0.9:7420")
+    monkeypatch.setattr(joining, "join_at", lambda *_: (_ for _ in ()).throw(NotLeader.at("https://10.0.0.1:7420")))
+    with pytest.raises(NotLeader):
+        joining._first_that_answers(places, JoinToken("s", ()), ask)
