@@ -44,7 +44,7 @@ class Faults:
         weights = [chance.choice((0, 1, 1, 4)) for _ in kinds]
         if not any(weights):
             weights[chance.randrange(len(weights))] = 1
-        lasting_s, counts = SPELLS[-1] if theme is STALE else chance.choice(SPELLS if theme is KINDS else SPELLS[1:])
+        lasting_s, counts = QUIET_SPELL if theme in QUIET else chance.choice(SPELLS if theme is KINDS else SPELLS[1:])
         for _ in range(chance.choice(counts)):
             kind = chance.choices(kinds, weights)[0]
             lasts_s = chance.choice(lasting_s) * chance.uniform(0.7, 1.3)
@@ -310,7 +310,6 @@ NODES = (
     "takeover_without_a_node",
 )
 TASKS = ("agent_killed", "agent_stopped", "shim_killed", "shim_stopped", "device_failed", "slow_disk", "node_cut")
-STALE = ("stale_leader", "deposed_with_a_node")
 THEMES = (KINDS, KINDS, LEADERS, LEADERS, NODES, TASKS, TASKS)
 """What a storm breaks: everything, or mainly leaders, nodes or what is on them."""
 
@@ -336,3 +335,8 @@ class PowerSwitches:
             self._course.after(5.0, machine.power_on)
 
         self._course.after(1.0, act)
+
+
+QUIET = (("stale_leader",), ("deposed_with_a_node",), ("takeover_without_a_node", "deposed_with_a_node"))
+QUIET_SPELL = ((30.0, 45.0, 60.0), (1, 2, 3))
+"""What a quiet storm breaks: a leader now and then, for longer than leases."""

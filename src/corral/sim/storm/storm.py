@@ -23,7 +23,7 @@ from corral.sim.storm.clocks import HostClock
 from corral.sim.storm.controller import Head
 from corral.sim.storm.course import Course
 from corral.sim.storm.database import Database
-from corral.sim.storm.faults import LEADERS, STALE, THEMES, Faults, PowerSwitches
+from corral.sim.storm.faults import QUIET, THEMES, Faults, PowerSwitches
 from corral.sim.storm.machine import Machine
 from corral.sim.storm.network import Network
 from corral.sim.storm.people import People
@@ -36,8 +36,9 @@ BREATH_S = 5.0
 HEAL_S = 600.0
 CALM_S = 45.0
 QUIET_EVERY = 4
-"""Every so many storms are quiet: nothing is moved, relays refuse nobody, jobs are long, and leaders fail. What one that
-leads no longer does shows only while it has nothing to write."""
+"""Every so many storms are quiet: nothing is moved, relays refuse nobody, jobs are long, and a leader fails.
+
+What one does that leads no longer shows only while it has nothing to write."""
 
 DRIFT_MAX = RATE_DIFFERENCE_MAX / 2
 """By how much a boot clock runs too fast or too slow: two of them differ by all that leases are laid out for."""
@@ -126,7 +127,7 @@ class Storm:
         ]
         self.people = People(self.course, self.network, self.heads, [str(n) for n in NODES])
         self.people.patient = self.people.patient or quiet
-        self._theme = chance.choice((LEADERS, STALE, STALE)) if quiet else chance.choice(THEMES)
+        self._theme = chance.choice(QUIET if quiet else THEMES)
         self.faults = Faults(self.course, self.network, self.database, self.heads, list(self.machines.values()))
 
     def _clock(self, favoured: float) -> HostClock:
