@@ -17,7 +17,8 @@ from corral.agent.cgroup import probe as probe_cgroup
 from corral.client import Client
 from corral.devices.discovery import discover
 from corral.model.errors import CorralError
-from corral.runtime.doctor_machines import SKEW_S_MAX, Finding, machines, role_of
+from corral.runtime.doctor_machines import Finding, machines, role_of
+from corral.runtime.machines.membership import SKEW_S_MAX
 from corral.runtime.paths import StatePaths
 from corral.runtime.settings import load_settings
 from corral.runtime.starting.launcher import pool_info, running_supervisor

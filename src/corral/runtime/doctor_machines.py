@@ -10,13 +10,12 @@ import msgspec
 from corral.model.errors import CorralError
 from corral.runtime.machines.cluster import load_cluster
 from corral.runtime.machines.machine import own_versions
+from corral.runtime.machines.membership import SKEW_S_MAX
 from corral.runtime.machines.rejoining import rejoin
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile, load_pool
 from corral.runtime.ray.node import answers
 from corral.runtime.starting.launcher import running_supervisor
-
-SKEW_S_MAX = 2.0
 
 
 class Finding(msgspec.Struct, frozen=True):

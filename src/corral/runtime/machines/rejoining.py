@@ -53,9 +53,8 @@ def read_secret(paths: StatePaths) -> str:
 
 def note_heads(paths: StatePaths, joined: Joined, answered: Head, node: str) -> None:
     """Write down where everything is. The head that answered comes first, by the address at which it did."""
-    others = [Head(head.url, head.certificate) for head in joined.heads if head.certificate != answered.certificate]
-    if not answered.certificate:
-        others = [Head(head.url) for head in joined.heads if head.url != answered.url]
+    # It names itself first, by the address that it knows. Heads may share a certificate.
+    others = [Head(head.url, head.certificate) for head in joined.heads[1:] if head.url != answered.url]
     heads = (answered, *others)
     write_whole(paths.heads_pem, "".join(head.certificate for head in heads).encode())
     save_cluster(paths.cluster, ClusterFile(gcs=joined.gcs, heads=heads, node=node))

@@ -52,6 +52,7 @@ from corral.runtime.wholefile import write_whole
 READY_S = 90.0
 STOP_S = 30.0
 TOLD_S = 15.0
+LEFT_S = 3.0
 POLL_S = 0.1
 
 
@@ -131,9 +132,10 @@ def leave(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:
 
 
 def hold(state_dir: Path, pid: int) -> int:
-    """Stay until the node's supervisor ends; return 0 when it was told to. SIGTERM and SIGINT make the node leave.
+    """Stay until the node leaves, and return 0. SIGTERM and SIGINT make it leave.
 
-    For those who end what they started together with its first process, as batch systems do.
+    For those who end what they started together with its first process, as batch systems do. Raises ``Unavailable``
+    when the node ends and has not left.
     """
     asked = False
 
@@ -149,6 +151,13 @@ def hold(state_dir: Path, pid: int) -> int:
     if asked:
         with contextlib.suppress(DaemonNotRunning):
             leave(state_dir, force=True, leave_tasks=False)
+        return 0
+    # Somebody else who makes it leave drops them as the last thing.
+    deadline = time.monotonic() + LEFT_S
+    while paths.node_token.exists():
+        if time.monotonic() > deadline:
+            raise Unavailable("the node has ended", hint=f"see {paths.logs / 'supervisor.log'}")
+        time.sleep(POLL_S)
     return 0
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from corral.model.errors import DaemonStartFailed, HeadUnreachable, NotLeader, Unauthenticated
+from corral.model.errors import DaemonStartFailed, HeadUnreachable, NotLeader, Unauthenticated, Unavailable
 from corral.model.ids import NodeId
 from corral.ports.membership import HeadPlace, JoinAsk, Joined, Versions
 from corral.runtime.machines.cluster import Head
@@ -90,3 +91,20 @@ def test_the_leader_that_a_head_names_is_asked_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(joining, "join_at", lambda *_: (_ for _ in ()).throw(NotLeader.at("https://10.0.0.1:7420")))
     with pytest.raises(NotLeader):
         joining._first_that_answers(places, JoinToken("s", ()), ask)
+
+
+def test_who_stays_with_a_node_tells_one_that_left_from_one_that_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = StatePaths(tmp_path)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    monkeypatch.setattr(joining, "running_supervisor", lambda _: None)
+    monkeypatch.setattr(joining, "LEFT_S", 0.0)
+    try:
+        assert joining.hold(tmp_path, 7) == 0
+        paths.node_token.write_text("it had no time to leave")
+        with pytest.raises(Unavailable, match="the node has ended"):
+            joining.hold(tmp_path, 7)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
