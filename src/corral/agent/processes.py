@@ -21,7 +21,8 @@ class ProcessStat(NamedTuple):
     """What ``/proc/PID/stat`` says of a process (proc(5)).
 
     ``start_ticks`` (field 22) are clock ticks since boot: with the pid they name one process for ever within a boot.
-    ``state`` is one letter: R, S, D, T and t (stopped), Z and X (dead).
+    ``state`` is one letter: R, S, D, T and t (stopped), Z and X (dead). A program whose first thread has ended runs on
+    in the others, while the kernel says Z of it: it is described as one of those, whose id ``thread`` is.
     """
 
     pid: int
@@ -30,6 +31,7 @@ class ProcessStat(NamedTuple):
     session: int
     start_ticks: int
     rss_pages: int
+    thread: int
 
     @property
     def dead(self) -> bool:
@@ -70,12 +72,38 @@ def read_small(path: str) -> bytes | None:
 
 def read_stat(pid: int) -> ProcessStat | None:
     """Return the state of a process, ``None`` when there is none."""
-    raw = read_small(f"/proc/{pid}/stat")
-    if not raw:
+    fields = _stat_fields(f"/proc/{pid}/stat")
+    if not fields:
         return None
+    ticks, thread = int(fields[19]), pid
+    if fields[0] == b"Z" and int(fields[17]) > 1:
+        fields, thread = _of_living_thread(pid) or (fields, pid)
+    return ProcessStat(pid, fields[0].decode(), int(fields[1]), int(fields[3]), ticks, int(fields[21]), thread)
+
+
+def _stat_fields(path: str) -> list[bytes]:
+    raw = read_small(path)
     # The name may hold spaces and parentheses: what counts begins after the last one.
-    fields = raw[raw.rindex(b")") + 2 :].split()
-    return ProcessStat(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]), int(fields[21]))
+    return raw[raw.rindex(b")") + 2 :].split() if raw else []
+
+
+def _of_living_thread(pid: int) -> tuple[list[bytes], int] | None:
+    """Return what the kernel says of a thread that has not ended, one that is not stopped if there is one."""
+    found: tuple[list[bytes], int] | None = None
+    for thread in _threads(pid):
+        fields = _stat_fields(f"/proc/{pid}/task/{thread}/stat")
+        if fields and fields[0] not in (b"Z", b"X"):
+            found = fields, int(thread)
+            if fields[0] not in (b"T", b"t"):
+                break
+    return found
+
+
+def _threads(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
 
 
 def start_ticks(pid: int) -> int | None:
@@ -144,12 +172,8 @@ def all_processes() -> Iterator[ProcessStat]:
 
 def _children(pid: int) -> list[int]:
     """Return the children of all threads of a process from ``/proc/PID/task/TID/children``."""
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
     found: list[int] = []
-    for thread in threads:
+    for thread in _threads(pid):
         raw = read_small(f"/proc/{pid}/task/{thread}/children")
         if raw:
             found.extend(map(int, raw.split()))
@@ -203,7 +227,7 @@ def with_environment(wanted: dict[str, str]) -> list[ProcessStat]:
     for stat in all_processes():
         if stat.dead or stat.pid == os.getpid():
             continue
-        raw = read_small(f"/proc/{stat.pid}/environ")
+        raw = read_small(f"/proc/{stat.pid}/task/{stat.thread}/environ")
         if raw and all(needle in b"\0" + raw + b"\0" for needle in needles):
             found.append(stat)
     return found
@@ -217,8 +241,10 @@ def with_variable(name: str, prefix: str) -> list[tuple[ProcessStat, str]]:
     needle = b"\0" + os.fsencode(f"{name}={prefix}")
     found = []
     for stat in all_processes():
-        raw = None if stat.dead or stat.pid == os.getpid() else read_small(f"/proc/{stat.pid}/environ")
-        _, there, rest = (b"\0" + (raw or b"")).partition(needle)
+        if stat.dead or stat.pid == os.getpid():
+            continue
+        raw = read_small(f"/proc/{stat.pid}/task/{stat.thread}/environ") or b""
+        _, there, rest = (b"\0" + raw).partition(needle)
         if there:
             found.append((stat, os.fsdecode(rest.partition(b"\0")[0])))
     return found
@@ -232,13 +258,13 @@ def writing_to(pipe: str) -> list[ProcessStat]:
     return [
         stat
         for stat in all_processes()
-        if not stat.dead and stat.pid != os.getpid() and pipe in (_target(stat.pid, 1), _target(stat.pid, 2))
+        if not stat.dead and stat.pid != os.getpid() and pipe in (_target(stat, 1), _target(stat, 2))
     ]
 
 
-def _target(pid: int, descriptor: int) -> str | None:
+def _target(stat: ProcessStat, descriptor: int) -> str | None:
     try:
-        return os.readlink(f"/proc/{pid}/fd/{descriptor}")
+        return os.readlink(f"/proc/{stat.pid}/task/{stat.thread}/fd/{descriptor}")
     except OSError:
         return None
 

@@ -177,3 +177,44 @@ def test_a_process_space_is_told_from_a_later_one_with_the_same_number() -> None
     assert len(set(said)) == 3
     here = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
     assert here == processes.process_space()
+
+
+HEADLESS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_program_whose_first_thread_has_ended_lives(started: Started, tmp_path: Path) -> None:
+    log = (tmp_path / "log").open("wb")
+    reader, writer = os.pipe()
+    env = {"CORRAL_TASK": TASK, "CORRAL_TASK_DIR": f"{tmp_path}/tasks/x"}
+    child = subprocess.Popen([sys.executable, "-c", HEADLESS], env=env, stdout=writer, stderr=log)
+    started.append(child)
+    pipe = str(Path(f"/proc/self/fd/{writer}").readlink())
+    os.close(writer)
+
+    def zombie() -> bool:
+        return Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+    wait_until(zombie)
+    ticks = ticks_of(child.pid)
+    assert processes.is_alive(child.pid, ticks)
+    assert child.pid in [stat.pid for stat in processes.descendants(os.getpid())]
+    assert [stat.pid for stat in processes.with_environment({"CORRAL_TASK": TASK})] == [child.pid]
+    assert [stat.pid for stat, _ in processes.with_variable("CORRAL_TASK_DIR", f"{tmp_path}/tasks/")] == [child.pid]
+    assert [stat.pid for stat in processes.writing_to(pipe)] == [child.pid]
+    # Stopped it is when its other threads are.
+    assert processes.send_signal(child.pid, ticks, signal.SIGSTOP)
+
+    def stopped() -> bool:
+        stat = processes.read_stat(child.pid)
+        return stat is not None and stat.stopped
+
+    wait_until(stopped)
+    assert processes.sweep(TASK) == processes.Sweep(frozenset({child.pid}), frozenset())
+    assert child.wait(30.0) == -signal.SIGKILL
+    assert not processes.is_alive(child.pid, ticks)
+    os.close(reader)
+    log.close()

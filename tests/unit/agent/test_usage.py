@@ -57,7 +57,7 @@ def test_a_task_s_processes_are_measured_together(tmp_path: Path) -> None:
 
 def test_a_process_that_waits_in_the_kernel_for_long_is_told() -> None:
     halts, name = usage.Halts(), (key(), 1)
-    waiting, running = (ProcessStat(7, state, 1, 7, 100, 5) for state in "DS")
+    waiting, running = (ProcessStat(7, state, 1, 7, 100, 5, 7) for state in "DS")
     assert halts.look(name, waiting, 50.0) is None
     assert halts.look(name, waiting, 59.0) is None
     assert halts.look(name, waiting, 60.0) == "its main process has waited in the kernel (state D) for 10 s"
