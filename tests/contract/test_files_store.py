@@ -7,10 +7,12 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
 
+from corral.model.errors import StoreFull
 from corral.model.files import LogPiece
 from corral.model.ids import JobId, TaskKey
 from corral.ports.engine import LogChunk
@@ -71,6 +73,26 @@ def test_very_many_names_are_looked_for_at_once(kept: Kept) -> None:
     kept.blobs.put([b"%d" % number for number in range(0, 1_200, 3)])
     names = [named(b"%d" % number) for number in range(1_200)]
     assert kept.blobs.missing(names) == {name for number, name in enumerate(names) if number % 3}
+
+
+def test_the_first_that_fit_are_given_and_at_least_one(kept: Kept) -> None:
+    blobs = [b"%04d" % number for number in range(1_000)]
+    kept.blobs.put([*blobs, bytes(CHUNK_BYTES)])
+    names = [named(blob) for blob in blobs]
+    assert kept.blobs.get(names, 4_000) == blobs
+    assert kept.blobs.get(names, 3_999) == blobs[:999]
+    assert kept.blobs.get(names, 2_402) == blobs[:600]
+    assert kept.blobs.get([named(b"no"), *names], 4) == [None, blobs[0]]
+    assert kept.blobs.get([named(bytes(CHUNK_BYTES)), named(b"no"), names[0]], 10) == [bytes(CHUNK_BYTES), None]
+    # Several may be one.
+    assert kept.blobs.get([names[0]] * 3, 8) == [blobs[0]] * 2
+
+
+def test_more_than_a_transaction_takes_is_kept(kept: Kept) -> None:
+    blobs = [b"%d" % number for number in range(1_100)] + [os.urandom(CHUNK_BYTES) for _ in range(3)]
+    kept.blobs.put(blobs)
+    assert kept.blobs.missing([named(blob) for blob in blobs]) == set()
+    assert kept.blobs.get([named(blob) for blob in blobs]) == blobs
 
 
 def test_what_was_not_used_for_long_goes_and_what_is_asked_for_stays(
@@ -134,3 +156,27 @@ def test_old_logs_go(kept: Kept) -> None:
     assert kept.logs.sweep(time.time() - 1_000) == 0
     assert kept.logs.sweep(time.time() + 1_000) == 2
     assert kept.logs.read(TASK, 1, 0, 1) is None
+
+
+def test_files_leave_room_for_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blobs, logs = DirectoryBlobs(tmp_path / "blobs"), DirectoryLogs(tmp_path / "logs", LOG_BYTES_MAX)
+    free = 0
+
+    def disk(_path: object) -> SimpleNamespace:
+        return SimpleNamespace(f_frsize=1 << 20, f_blocks=100 << 10, f_bavail=free)
+
+    monkeypatch.setattr(os, "statvfs", disk)
+    # Of a disk of 100 GiB one stays free.
+    free = 1024
+    with pytest.raises(StoreFull, match="nearly full"):
+        blobs.put([b"x"])
+    with pytest.raises(StoreFull, match="nearly full"):
+        logs.append(piece(0, b"x"))
+    assert blobs.names() == []
+    free = 1025
+    blobs.put([b"x"])
+    assert logs.append(piece(0, b"x")) == 1
+    # What is there needs no room.
+    free = 0
+    blobs.put([b"x"])
+    blobs.close()

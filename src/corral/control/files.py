@@ -87,18 +87,7 @@ class ControllerFiles:
     async def get(self, who: Principal, names: Sequence[str]) -> list[bytes | None]:
         """Return the first blobs, as many as fit into a pack."""
         del who
-        return await self._call(self._get, names)
-
-    def _get(self, names: Sequence[str]) -> list[bytes | None]:
-        found: list[bytes | None] = []
-        size = 0
-        for name in names:
-            (blob,) = self._blobs.get([name])
-            size += len(blob or b"") + 4
-            if found and size > PACK_BYTES_MAX:
-                break
-            found.append(blob)
-        return found
+        return await self._call(self._blobs.get, names, PACK_BYTES_MAX)
 
     async def _call(self, call: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)

@@ -22,8 +22,11 @@ class BlobStore(Protocol):
     def put(self, blobs: Sequence[bytes]) -> None:
         """Keep blobs durably; those that are there count as used now."""
 
-    def get(self, names: Sequence[str]) -> list[bytes | None]:
-        """Return blobs, ``None`` for those that are not there."""
+    def get(self, names: Sequence[str], bytes_max: int | None = None) -> list[bytes | None]:
+        """Return blobs, ``None`` for those that are not there.
+
+        With ``bytes_max`` it is the first of them, at least one: as many as have no more bytes together.
+        """
 
     def missing(self, names: Collection[str]) -> set[str]:
         """Return those that are not there; the others count as used now."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -42,6 +43,8 @@ _TABLES: Final = {
     str(table.name): table for table in (snapshots, journal, finished_jobs, finished_documents, usage_hours)
 }
 _ROWS_TOGETHER: Final = 500
+_ROWS_READ: Final = 50
+"""So few, for a database ends a transaction in which nothing is asked for seconds; documents take time to pack."""
 
 
 class Archived(NamedTuple):
@@ -99,7 +102,7 @@ def _write_tables(writer: _Writer, connection: Connection, version: str) -> int:
     about = {"corral": version, "schema": HEAD, "epoch": head.epoch, "last_seq": head.last_seq, "columns": columns}
     writer.line(_MAGIC, FORMAT, about)
     for name, table in _TABLES.items():
-        found = connection.execution_options(yield_per=_ROWS_TOGETHER).execute(
+        found = connection.execution_options(yield_per=_ROWS_READ).execute(
             select(table).order_by(*table.primary_key.columns)
         )
         for row in found:
@@ -175,7 +178,7 @@ def _checked(place: Path) -> tuple[_About, int]:
                     continue
                 digest.update(data)
                 count += 1
-    except (EOFError, gzip.BadGzipFile, msgspec.DecodeError, IndexError, ValueError) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile, msgspec.DecodeError, IndexError, ValueError) as error:
         raise StoreCorrupt(f"{place} is damaged, or no export of corral: {error}") from None
     except OSError as error:
         raise StateUnusable(f"cannot read {place}: {(error.strerror or str(error)).lower()}") from None

@@ -2,7 +2,8 @@
 
 A blob is a file of its name below the first two digits of it; its modification time is when it was used last. It is
 flushed under another name and then renamed: what is there is whole. A log is a file per start of a task: a line with
-the offset of its first byte, then its bytes.
+the offset of its first byte, then its bytes. Room is left on the disk for the journal beside them, without which the
+pool would stop: files can be sent again.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ _FLUSHERS: Final = 8
 _FRESH_S: Final = 60.0
 """A blob that was used less long ago is not marked as used again."""
 
+ROOM_BYTES: Final = 1 << 30
+ROOM_SHARE: Final = 0.05
+"""What is left free: a GiB, of a small disk a twentieth."""
+
 _HEAD_BYTES: Final = 17
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -36,6 +41,7 @@ class DirectoryBlobs:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._sweeping = Lock()
         # Flushes that are under way together cost little more than one.
         self._flushers = ThreadPoolExecutor(_FLUSHERS, thread_name_prefix="blobs")
 
@@ -43,20 +49,30 @@ class DirectoryBlobs:
         """Keep blobs durably."""
         named = {name_of(blob): blob for blob in blobs}
         new = self.missing(named)
+        if not new:
+            return
         with _faults(self._root):
+            _leave_room(self._root, sum(len(named[name]) for name in new))
             list(self._flushers.map(lambda name: self._write(name, named[name]), new))
-            for folder in {self._path(name).parent for name in new}:
+            folders = {self._path(name).parent for name in new}
+            for folder in (*folders, self._root, self._root.parent):
                 _flush_directory(folder)
 
-    def get(self, names: Sequence[str]) -> list[bytes | None]:
-        """Return blobs, ``None`` for those that are not there."""
+    def get(self, names: Sequence[str], bytes_max: int | None = None) -> list[bytes | None]:
+        """Return blobs, ``None`` for those that are not there; the first that fit."""
         found: list[bytes | None] = []
+        size = 0
         with _faults(self._root):
             for name in names:
                 try:
-                    found.append(self._path(name).read_bytes())
+                    blob = self._path(name).read_bytes()
                 except FileNotFoundError:
                     found.append(None)
+                    continue
+                size += len(blob)
+                if found and bytes_max is not None and size > bytes_max:
+                    break
+                found.append(blob)
         return found
 
     def missing(self, names: Collection[str]) -> set[str]:
@@ -67,8 +83,10 @@ class DirectoryBlobs:
             for name in names:
                 path = self._path(name)
                 try:
-                    if now - path.stat().st_mtime > _FRESH_S:
-                        os.utime(path)
+                    # Else it could go between the look and the mark.
+                    with self._sweeping:
+                        if now - path.stat().st_mtime > _FRESH_S:
+                            os.utime(path)
                 except FileNotFoundError:
                     absent.add(name)
         return absent
@@ -78,7 +96,7 @@ class DirectoryBlobs:
         gone = 0
         with _faults(self._root):
             for path in self._files():
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError), self._sweeping:
                     if path.stat().st_mtime < unused_since:
                         path.unlink()
                         gone += 1
@@ -129,6 +147,7 @@ class DirectoryLogs:
         """Add a piece and return the offset of the end of what is kept."""
         path = self._path(piece.task, piece.incarnation)
         with self._lock, _faults(self._root):
+            _leave_room(self._root, len(piece.data))
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as file:
                 start, end = _bounds(file.read(_HEAD_BYTES), file.seek(0, os.SEEK_END))
@@ -152,7 +171,7 @@ class DirectoryLogs:
     def read(self, task: TaskKey, incarnation: int, offset: int, limit: int) -> LogChunk | None:
         """Return up to ``limit`` bytes from ``offset`` on, ``None`` when there is no such log."""
         path = self._path(task, incarnation)
-        with _faults(self._root):
+        with self._lock, _faults(self._root):
             try:
                 with path.open("rb") as file:
                     start, end = _bounds(file.read(_HEAD_BYTES), file.seek(0, os.SEEK_END))
@@ -192,9 +211,18 @@ def _bounds(head: bytes, size: int) -> tuple[int, int]:
 
 
 def _restart(file: int, start: int, data: bytes) -> None:
-    """Write a log's file anew, in place: who reads meanwhile sees less, never other bytes."""
+    """Write a log's file anew, in place. A crash meanwhile costs the log, which the node then sends again."""
     os.ftruncate(file, 0)
     os.pwrite(file, b"%016d\n" % start + data, 0)
+
+
+def _leave_room(root: Path, size: int) -> None:
+    """Raise ``StoreFull`` when the disk would have too little left after ``size`` more bytes."""
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    disk = os.statvfs(root)
+    room = min(ROOM_BYTES, ROOM_SHARE * disk.f_blocks * disk.f_frsize)
+    if disk.f_bavail * disk.f_frsize - size < room:
+        raise StoreFull(f"the disk under {root} is nearly full: what is left of it is for the journal")
 
 
 def _flush_directory(path: Path) -> None:

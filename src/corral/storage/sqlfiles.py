@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from sqlalchemy import Connection, Engine, delete, func, select, update
+from sqlalchemy import Connection, Engine, delete, func, or_, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -22,6 +22,7 @@ _FRESH_S: Final = 60.0
 """A blob that was used less long ago is not marked as used again."""
 
 _NAMES_TOGETHER: Final = 500
+_BYTES_TOGETHER: Final = 4 << 20
 _ROWS_TOGETHER: Final = 500
 
 
@@ -57,19 +58,24 @@ class SqlBlobs(_Tables):
     def put(self, blobs_: Sequence[bytes]) -> None:
         """Keep blobs durably."""
         named = {name_of(blob): blob for blob in blobs_}
-        for name in self.missing(named):
+        statement = self._backend.insert(blobs)
+        statement = statement.on_conflict_do_update(
+            index_elements=["name"], set_={"used_at": statement.excluded.used_at}
+        )
+        # In order: who keeps the same at the same time waits for one row, never each for the other's.
+        for some in _together((name, len(named[name])) for name in sorted(self.missing(named))):
             now = time.time()
-            statement = self._backend.insert(blobs).values(name=name, data=named[name], used_at=now)
             with self._writing("keep files in") as connection:
-                connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"used_at": now}))
+                connection.execute(statement, [{"name": name, "data": named[name], "used_at": now} for name in some])
 
-    def get(self, names: Sequence[str]) -> list[bytes | None]:
-        """Return blobs, ``None`` for those that are not there."""
+    def get(self, names: Sequence[str], bytes_max: int | None = None) -> list[bytes | None]:
+        """Return blobs, ``None`` for those that are not there; the first that fit."""
         found: list[bytes | None] = []
         with self._reading("read files in") as connection:
-            for name in names:
-                data = connection.scalar(select(blobs.c.data).where(blobs.c.name == name))
-                found.append(None if data is None else bytes(data))
+            for some in _together(_fitting(connection, names, bytes_max)):
+                rows = connection.execute(select(blobs.c.name, blobs.c.data).where(blobs.c.name.in_(some)))
+                there = {row.name: bytes(row.data) for row in rows}
+                found += [there.get(name) for name in some]
         return found
 
     def missing(self, names: Collection[str]) -> set[str]:
@@ -106,6 +112,36 @@ class SqlBlobs(_Tables):
         """Leave the database to the store."""
 
 
+def _fitting(connection: Connection, names: Sequence[str], bytes_max: int | None) -> list[tuple[str, int]]:
+    """Return the first names, at least one, with the sizes of their blobs, 0 where there is none."""
+    found: list[tuple[str, int]] = []
+    total = 0
+    for start in range(0, len(names), _NAMES_TOGETHER):
+        asked = names[start : start + _NAMES_TOGETHER]
+        lengths = select(blobs.c.name, func.length(blobs.c.data).label("size")).where(blobs.c.name.in_(asked))
+        sizes = {row.name: row.size for row in connection.execute(lengths)}
+        for name in asked:
+            total += sizes.get(name, 0)
+            if found and name in sizes and bytes_max is not None and total > bytes_max:
+                return found
+            found.append((name, sizes.get(name, 0)))
+    return found
+
+
+def _together(sizes: Iterable[tuple[str, int]]) -> Iterator[list[str]]:
+    """Divide blobs (name and size in bytes) among transactions that are over soon."""
+    some: list[str] = []
+    total = 0
+    for name, size in sizes:
+        if some and (total + size > _BYTES_TOGETHER or len(some) == _ROWS_TOGETHER):
+            yield some
+            some, total = [], 0
+        some.append(name)
+        total += size
+    if some:
+        yield some
+
+
 class SqlLogs(_Tables):
     """Implements ``ports.files.LogStore``. Of each log about the last ``bytes_max`` are kept."""
 
@@ -126,7 +162,9 @@ class SqlLogs(_Tables):
                 row = {"ends": end + len(data), "complete": piece.complete, "added_at": time.time(), "data": data}
                 key = {"task": str(piece.task), "incarnation": piece.incarnation, "begins": end}
                 statement = self._backend.insert(log_pieces).values(**key, **row)
-                connection.execute(statement.on_conflict_do_update(index_elements=list(key), set_=row))
+                # The same piece may come twice at once, the longer one first.
+                longer = or_(log_pieces.c.ends < row["ends"], statement.excluded.complete)
+                connection.execute(statement.on_conflict_do_update(index_elements=list(key), set_=row, where=longer))
                 end += len(data)
             connection.execute(delete(log_pieces).where(*mine, log_pieces.c.ends < end - self._bytes_max))
             return int(end)

@@ -142,6 +142,8 @@ def test_what_is_damaged_or_foreign_changes_nothing(make: Make, tmp_path: Path) 
         lambda: bad.write_bytes(whole[:-40]),
         lambda: bad.write_bytes(b""),
         lambda: bad.write_bytes(b"no gzip at all"),
+        lambda: bad.write_bytes(whole[:30] + b"\xff" * 20 + whole[50:]),
+        lambda: bad.write_bytes(whole[:200] + bytes(50) + whole[250:]),
         lambda: with_lines(bad, lines[:-1]),
         lambda: with_lines(bad, [*lines[:2], *lines[3:]]),
         lambda: with_lines(bad, [*lines, lines[-1]]),

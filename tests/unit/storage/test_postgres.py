@@ -7,12 +7,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from msgspec.structs import replace
-from sqlalchemy import create_engine
+from sqlalchemy import Connection, create_engine
 
 from bench.heads import Proxy, Way
 from bench.postgres import Cluster
@@ -25,11 +27,14 @@ from corral.model.errors import (
     StoreConflict,
     StoreCorrupt,
 )
+from corral.model.files import LogPiece
+from corral.model.ids import JobId, TaskKey
 from corral.ports.leadership import Candidate, Claim, LeaderRow, Look
 from corral.ports.store import Batch, JobQuery
 from corral.storage import PostgresStore, migrate
 from corral.storage.postgres import PostgresBackend
 from corral.storage.schema import metadata
+from corral.storage.sqlfiles import SqlLogs
 from tests.unit.storage.samples import ended, finished, lost
 from tests.waiting import wait_until
 
@@ -274,3 +279,32 @@ def test_the_driver_is_an_extra_and_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(DependencyMissing, match=r"corral\[postgres\]"):
         PostgresStore("postgresql://127.0.0.1/x").open()
+
+
+def test_the_same_piece_of_a_log_twice_at_once_takes_nothing_back(direct: PostgresStore) -> None:
+    task = TaskKey(JobId("7"), 0, 0)
+    logs = direct.logs(1_000)
+    logs.append(LogPiece(task, 1, 0, b"begin "))
+
+    class Late(SqlLogs):
+        """Looks where the log ends before another one adds to it, and writes afterwards."""
+
+        @contextmanager
+        def _writing(self, doing: str) -> Iterator[Connection]:
+            with super()._writing(doing) as connection:
+                scalar = connection.scalar
+
+                def look(*asked: Any) -> Any:
+                    found = scalar(*asked)
+                    assert logs.append(LogPiece(task, 1, 6, b"and go on")) == 15
+                    return found
+
+                connection.scalar = look  # type: ignore[method-assign]
+                yield connection
+
+    late = Late(direct._backend, direct._connected, 1_000)
+    assert late.append(LogPiece(task, 1, 6, b"and")) == 9
+    assert logs.append(LogPiece(task, 1, 9, b" go on, and on")) == 23
+    read = logs.read(task, 1, 0, 100)
+    assert read is not None
+    assert read.data == b"begin and go on, and on"
