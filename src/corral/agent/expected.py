@@ -6,12 +6,15 @@ node's until the machine is restarted, and is failed: else nobody would miss it,
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import msgspec
 
 from corral.agent import processes, taskdir
 from corral.model.resources import DeviceSpec
+
+_log = logging.getLogger(__name__)
 
 FILE_NAME = "devices-found.json"
 
@@ -43,11 +46,17 @@ class ExpectedDevices:
         return kept.devices if kept.boot_id == processes.boot_id() else ()
 
     def take(self, listed: tuple[DeviceSpec, ...]) -> tuple[DeviceSpec, ...]:
-        """Take in what the driver lists now and return all devices of the node. Raises ``OSError``."""
+        """Take in what the driver lists now and return all devices of the node.
+
+        A disk that is full costs the next run of the agent the knowledge, not this one the look.
+        """
         there = {device.uuid for device in listed}
         before = () if self._pretended else self._known
         found = (*listed, *(device for device in before if device.uuid not in there))
         if found != self._known:
-            taskdir.replace_file(str(self._path), msgspec.json.encode(_Kept(processes.boot_id(), found)))
             self._known = found
+            try:
+                taskdir.replace_file(str(self._path), msgspec.json.encode(_Kept(processes.boot_id(), found)))
+            except OSError as error:
+                _log.error("what devices there are cannot be written down: %s", error)
         return found

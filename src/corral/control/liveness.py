@@ -108,7 +108,7 @@ class Liveness:
         That it knows nothing of them proves nothing: it is let in when they are over. Its heartbeats are answered by
         the wish to hear a hello, so it comes again.
         """
-        other = bool(known.spec.machine and spec.machine) and known.spec.machine != spec.machine
+        other = bool(known.spec.machine) and known.spec.machine != spec.machine
         over = all(now >= self._leases.safe_at(contact, job.spec) for job, _, _ in tasks_on(self._book.state, spec.id))
         if not other or not self._book.config.leases or over:
             contact.other_machine = ""

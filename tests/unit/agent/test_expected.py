@@ -35,3 +35,11 @@ def test_pretended_devices_are_those_that_were_asked_for_last(tmp_path: Path) ->
 def test_a_file_that_says_something_else_is_none(tmp_path: Path, content: str) -> None:
     (tmp_path / FILE_NAME).write_text(content)
     assert ExpectedDevices(tmp_path, pretended=False).take((FIRST,)) == (FIRST,)
+
+
+def test_a_disk_that_takes_nothing_hides_no_loss(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    expected = ExpectedDevices(gone, pretended=False)
+    assert expected.take((FIRST, SECOND)) == (FIRST, SECOND)
+    assert expected.take((SECOND,)) == (SECOND, FIRST)
+    assert not gone.exists()

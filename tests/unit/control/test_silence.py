@@ -334,6 +334,18 @@ def test_another_machine_under_the_same_name_proves_nothing() -> None:
     assert world.core.book.state.nodes[NodeId(home)].spec.hostname == "stranger"
 
 
+def test_a_machine_that_cannot_tell_who_it_is_proves_nothing() -> None:
+    world = World(LEASES)
+    for name in ("n1", "n2", "n3"):
+        world.specs[name] = replace(node_spec(name), machine=f"machine-of-{name}")
+        hello_of(world, name)
+    home, _ = place(world, EXCLUSIVE)
+    world.gone(home)
+    world.specs[home] = replace(world.specs[home], machine="", incarnation="boot-9")
+    hello_of(world, home)
+    assert not again(world)
+
+
 def test_what_comes_under_a_name_after_another_machine_has_taken_it_extends_no_lease() -> None:
     world = World(LEASES)
     for name in ("n1", "n2", "n3"):
