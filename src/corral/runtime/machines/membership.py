@@ -103,15 +103,25 @@ class PoolMembership:
         return self._joined(secret, connected=connected)
 
     async def _name(self, ask: JoinAsk) -> str:
-        """Make a machine's token the only one of its node. Raises ``NodeNameTaken`` while another machine is heard."""
+        """Make a machine's token the only one of its node.
+
+        Raises ``NodeNameTaken`` while another machine is heard under that name, while its tasks may run, and for the
+        name of this head's own node.
+        """
         label = node_label(ask.node, ask.machine)
         olds = [token for token in await self._registry.tokens(_SELF) if node_of(token) == ask.node]
-        if ask.node in self._connected() and any(token.label != label for token in olds):
-            raise NodeNameTaken(f"another machine is in the pool as {ask.node}", hint="choose another with --name")
+        found = await self._node(ask.node)
+        if any(token.label != label for token in olds):
+            if ask.node in self._connected() or ask.node == load_cluster(self._paths.cluster).node:
+                raise NodeNameTaken(f"another machine is in the pool as {ask.node}", hint="choose another with --name")
+            if found is not None and found.gangs:
+                raise NodeNameTaken(
+                    f"tasks of another machine may still run as {ask.node}",
+                    hint="choose another with --name, or wait until they have moved",
+                )
         _, secret = await self._registry.issue_token(_SELF, DEFAULT_TENANT, Role.NODE, label)
         for token in olds:
             await self._registry.revoke_token(_SELF, token.id)
-        found = await self._node(ask.node)
         if found is not None and found.cordoned and found.cordon_reason == LEFT:
             await self._registry.cordon(_SELF, ask.node, on=False, reason="")
         return secret

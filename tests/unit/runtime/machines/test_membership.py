@@ -20,7 +20,7 @@ from corral.model.tenant import Role, Token
 from corral.ports.membership import JoinAsk, Versions
 from corral.ports.pool import Principal
 from corral.runtime.machines import membership
-from corral.runtime.machines.cluster import ClusterFile, Head, save_cluster
+from corral.runtime.machines.cluster import ClusterFile, Head, load_cluster, save_cluster
 from corral.runtime.machines.membership import LEFT, PoolMembership, check_versions
 from corral.runtime.machines.tokens import machine_tokens, node_of
 from corral.runtime.paths import StatePaths
@@ -84,7 +84,7 @@ class Pool:
     """A membership, what it needs, and what a test changes."""
 
     def __init__(self, root: Path) -> None:
-        paths = StatePaths(root)
+        paths = self.paths = StatePaths(root)
         save_cluster(paths.cluster, ClusterFile(gcs="10.0.0.1:7421", heads=(Head("https://10.0.0.1:7420", "PEM"),)))
         paths.ray_token.parent.mkdir()
         paths.ray_token.write_text("ray-secret\n")
@@ -211,6 +211,28 @@ async def test_nobody_is_forgotten_by_who_leads_no_more(pool: Pool, monkeypatch:
     await pool.membership.end()
     assert pool.membership._watching == {}
     assert N1 in pool.registry.known
+
+
+@in_a_loop
+async def test_a_name_is_not_given_away_while_tasks_of_a_silent_machine_may_run_under_it(pool: Pool) -> None:
+    await pool.membership.join(JOINER, pool.asked(machine="m1"))
+    pool.registry.add(N1, gangs=(GangKey(JobId("7"), 0),))
+    before = dict(pool.registry.issued)
+    with pytest.raises(NodeNameTaken, match="may still run as n1"):
+        await pool.membership.join(JOINER, pool.asked(machine="m2"))
+    assert pool.registry.issued == before, "the machine is still the node"
+    await pool.membership.join(JOINER, pool.asked(machine="m1"))
+    pool.registry.add(N1)
+    await pool.membership.join(JOINER, pool.asked(machine="m2"))
+
+
+@in_a_loop
+async def test_the_head_s_own_node_is_nobody_else_even_while_its_agent_is_away(pool: Pool) -> None:
+    await pool.membership.join(JOINER, pool.asked(machine="m1"))
+    cluster = load_cluster(pool.paths.cluster)
+    save_cluster(pool.paths.cluster, replace(cluster, node=N1))
+    with pytest.raises(NodeNameTaken, match="another machine is in the pool as n1"):
+        await pool.membership.join(JOINER, pool.asked(machine="m2"))
 
 
 @in_a_loop
