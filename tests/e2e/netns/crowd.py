@@ -6,15 +6,16 @@ import importlib.util
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench import chaos_task, postgres
 from bench.hosts import PACKAGES
 from bench.machines import Machines
-from bench.witness import Mark, Witness
+from bench.witness import Witness
 from corral.client.handle import JobHandle
 from corral.model.errors import Conflict
 from tests import needs
@@ -22,13 +23,6 @@ from tests.waiting import wait_until
 
 START_S = 60.0
 LEASE_S = 10.0
-DETECT_S = 10.0
-AGAIN_UNFENCED_S = 30.0
-AGAIN_PROOF_S = 15.0
-AGAIN_OVER_LEASE_S = 15.0
-"""What a pool promises: how soon a lost node is seen, and its tasks run again."""
-BUSY = 1.5
-"""A machine that runs many tests at once may take so many times as long."""
 
 
 def machines(**shape: Any) -> Machines:
@@ -71,23 +65,14 @@ class Crowd:
         """Return the state of each node, as `corral nodes` shows it."""
         return {node.spec.id: node.state for node in self.client.nodes()}
 
-    def await_state(self, node: str, *states: str, timeout_s: float = START_S) -> float:
-        """Wait until a node is in one of some states; return the seconds that it took."""
-        began = time.monotonic()
+    def await_state(self, node: str, *states: str, timeout_s: float = START_S) -> None:
+        """Wait until a node is in one of some states."""
         wait_until(lambda: self.states()[node] in states, timeout_s, 0.05, what=f"{node} to be {' or '.join(states)}")
-        return time.monotonic() - began
 
-    def await_again(self, names: Iterable[str], since: float, timeout_s: float = START_S) -> dict[str, float]:
-        """Wait until tasks run as a second incarnation; return how long after ``since`` (wall clock) each did."""
-        again = {}
+    def await_again(self, *names: str) -> None:
+        """Wait until each of some tasks runs as a second incarnation."""
         for name in names:
-            again[name] = self._first_again(f"{name}.0.0", timeout_s).at - since
-        return again
-
-    def _first_again(self, task: str, timeout_s: float) -> Mark:
-        mark = wait_until(lambda: self.witness.first(task, 2), timeout_s, 0.05, what=f"{task} to run again")
-        assert mark is not None
-        return mark
+            wait_until(partial(self.witness.first, f"{name}.0.0", 2), START_S, 0.05, what=f"{name} to run again")
 
     def last(self, name: str, incarnation: int = 1) -> float:
         """Return when an incarnation was seen last (wall clock)."""

@@ -7,21 +7,11 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import pytest
 
 from bench.machines import Machines, kill
-from tests.e2e.netns.crowd import (
-    AGAIN_OVER_LEASE_S,
-    AGAIN_PROOF_S,
-    AGAIN_UNFENCED_S,
-    BUSY,
-    DETECT_S,
-    LEASE_S,
-    START_S,
-    Crowd,
-)
+from tests.e2e.netns.crowd import LEASE_S, START_S, Crowd
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("netns")]
@@ -34,12 +24,11 @@ def test_cut_off_tasks_stop_in_time_even_under_a_stopped_shim(five: Machines, cr
     frozen = crowd.start("frozen", "n2", lease=LEASE_S)
     shim, program = five.shim("n2", f"{frozen.id}.0.0.1")
     os.kill(shim, signal.SIGSTOP)
-    since = time.time()
     one.cut()
     two.cut()
     try:
-        detected = crowd.await_state("n1", "suspect", "lost")
-        again = crowd.await_again(["cut", "unfenced", "frozen"], since)
+        crowd.await_state("n1", "suspect", "lost")
+        crowd.await_again("cut", "unfenced", "frozen")
         assert crowd.never_twice("cut", "frozen")
         assert crowd.states()["n1"] == "lost"
         wait_until(lambda: not crowd.never_twice("unfenced"), what="what is not fenced to go on without contact")
@@ -53,19 +42,16 @@ def test_cut_off_tasks_stop_in_time_even_under_a_stopped_shim(five: Machines, cr
     crowd.await_no_tasks("n2")
     assert program not in five.hosts["n2"].processes()
     assert crowd.never_twice("cut", "frozen")
-    assert detected <= DETECT_S * BUSY
-    assert again["unfenced"] <= AGAIN_UNFENCED_S * BUSY
-    assert max(again["cut"], again["frozen"]) <= LEASE_S + AGAIN_OVER_LEASE_S * BUSY
 
 
 def test_neither_a_stopped_agent_nor_a_paused_machine_lets_a_task_run_twice(five: Machines, crowd: Crowd) -> None:
     crowd.start("alone", "n3", lease=LEASE_S)
     crowd.start("paused", "n4", lease=LEASE_S)
-    agent, since = five.agent("n3"), time.time()
+    agent = five.agent("n3")
     os.kill(agent, signal.SIGSTOP)
     five.hosts["n4"].pause()
     try:
-        again = crowd.await_again(["alone", "paused"], since)
+        crowd.await_again("alone", "paused")
         assert crowd.never_twice("alone", "paused")
     finally:
         # An agent that hangs for so long may have been ended by its machine, and started anew.
@@ -77,28 +63,25 @@ def test_neither_a_stopped_agent_nor_a_paused_machine_lets_a_task_run_twice(five
     assert crowd.never_twice("alone")
     # A machine that hangs as a whole cannot look at its clock: its tasks go on for a moment before they are frozen.
     assert crowd.overlap_s("paused") <= 1.0
-    assert max(again.values()) <= LEASE_S + AGAIN_OVER_LEASE_S * BUSY
 
 
 def test_a_machine_that_was_switched_off_and_on_proves_that_its_tasks_are_dead(five: Machines, crowd: Crowd) -> None:
     crowd.start("proven", "n1", lease=600)
-    since = time.time()
     five.hosts["n1"].kill()
     five.hosts["n1"].start()
     five.start_node("n1")
-    again = crowd.await_again(["proven"], since)
+    # Its lease is far longer than this test may last: only the proof lets it run again.
+    crowd.await_again("proven")
     assert crowd.never_twice("proven")
-    assert again["proven"] <= AGAIN_PROOF_S * BUSY
 
 
 def test_a_killed_shim_moves_its_task_and_a_killed_agent_does_not(five: Machines, crowd: Crowd) -> None:
     moves = crowd.start("moves", "n2", lease=600)
     crowd.start("stays", "n3", lease=LEASE_S)
-    before, since = five.agent("n3"), time.time()
+    before = five.agent("n3")
     os.kill(before, signal.SIGKILL)
     os.kill(five.shim("n2", f"{moves.id}.0.0.1")[0], signal.SIGKILL)
-    again = crowd.await_again(["moves"], since)
-    assert again["moves"] <= AGAIN_PROOF_S * BUSY
+    crowd.await_again("moves")
     wait_until(lambda: five.named("n3", "corral.runtime.agent") not in ([], [before]), START_S, what="another agent")
     # Longer than its lease: the new agent renews it.
     assert crowd.outlives("stays", LEASE_S + 2)

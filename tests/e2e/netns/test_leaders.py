@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from bench.machines import Machines
 from corral.model.errors import CorralError
-from tests.e2e.netns.crowd import AGAIN_OVER_LEASE_S, BUSY, LEASE_S, START_S, Crowd
+from tests.e2e.netns.crowd import LEASE_S, START_S, Crowd
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("netns")]
 
-TAKEOVER_S = 6.0
 
-
-def await_leader(pool: Machines, after: int) -> tuple[str, float]:
-    """Wait for a leader of a later epoch; return its name and the seconds that it took."""
-    began = time.monotonic()
+def await_leader(pool: Machines, after: int) -> str:
+    """Wait for a leader of a later epoch; return its name."""
 
     def look() -> str | None:
         try:
@@ -30,7 +25,7 @@ def await_leader(pool: Machines, after: int) -> tuple[str, float]:
 
     found = wait_until(look, START_S, 0.1, what=f"a leader after epoch {after}")
     assert found is not None
-    return found, time.monotonic() - began
+    return found
 
 
 def test_a_leader_cut_from_its_database_but_not_from_the_nodes_lets_nothing_run_twice(
@@ -39,13 +34,12 @@ def test_a_leader_cut_from_its_database_but_not_from_the_nodes_lets_nothing_run_
     deposed, epoch = five.leader()
     crowd.start("led", "n1", lease=LEASE_S)
     crowd.start("cut", "n2", lease=LEASE_S)
-    since = time.time()
     five.hosts.part(five.hosts[deposed], five.hosts["db"])
     five.hosts["n2"].cut()
     try:
-        leader, takeover_s = await_leader(five, epoch)
+        leader = await_leader(five, epoch)
         assert leader != deposed
-        again = crowd.await_again(["cut"], since)
+        crowd.await_again("cut")
         assert crowd.never_twice("led", "cut")
         # Both would command the nodes; these listen to the newer one, whose acknowledgements renew the lease.
         assert crowd.outlives("led", LEASE_S + 2)
@@ -56,8 +50,6 @@ def test_a_leader_cut_from_its_database_but_not_from_the_nodes_lets_nothing_run_
     crowd.await_no_tasks("n2")
     assert crowd.never_twice("led", "cut")
     assert five.leader()[0] == leader
-    assert takeover_s <= TAKEOVER_S * BUSY
-    assert again["cut"] <= takeover_s + LEASE_S + AGAIN_OVER_LEASE_S * BUSY
 
 
 def test_a_leader_that_is_switched_off_is_followed_by_another_and_no_task_notices(five: Machines, crowd: Crowd) -> None:
@@ -66,7 +58,7 @@ def test_a_leader_that_is_switched_off_is_followed_by_another_and_no_task_notice
     before = crowd.client.submit(run=["echo", "before"], name="before", workdir=None)
     five.hosts[lost].kill()
     try:
-        leader, takeover_s = await_leader(five, epoch)
+        leader = await_leader(five, epoch)
         assert leader != lost
         for node in five.nodes:
             crowd.await_state(node, "up", timeout_s=2 * START_S)
@@ -77,4 +69,3 @@ def test_a_leader_that_is_switched_off_is_followed_by_another_and_no_task_notice
         five.hosts[lost].start()
         five.start_head(lost)
     assert five.leader()[0] == leader
-    assert takeover_s <= TAKEOVER_S * BUSY
