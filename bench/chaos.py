@@ -114,7 +114,7 @@ class Chaos:
 
     def _alone(self, fault: Fault) -> None:
         name = self._target(fault)
-        struck = self._struck(name) if fault in NODE_FAULTS else []
+        struck = self._struck_by(fault, name)
         with self._doing(fault, name, struck):
             since = time.time()
             until = time.monotonic() + self.rng.uniform(*fault.seconds)
@@ -125,10 +125,13 @@ class Chaos:
         self._time_tasks(fault, struck, since)
 
     def _pair(self, one: Fault, other: Fault) -> None:
+        # Who is struck is asked before anything is broken: later there may be nobody to ask.
+        targets = [
+            (fault, name, self._struck_by(fault, name)) for fault in (one, other) for name in [self._target(fault)]
+        ]
         with contextlib.ExitStack() as both:
-            for fault in (one, other):
-                name = self._target(fault)
-                both.enter_context(self._doing(fault, name, self._struck(name) if fault in NODE_FAULTS else []))
+            for fault, name, struck in targets:
+                both.enter_context(self._doing(fault, name, struck))
             time.sleep(max(self.rng.uniform(*fault.seconds) for fault in (one, other)))
 
     def _target(self, fault: Fault) -> str:
@@ -150,8 +153,10 @@ class Chaos:
         with fault.act(self.pool, name, self.rng):
             yield
 
-    def _struck(self, node: str) -> list[Struck]:
-        """Return the tasks that run on a node, have shown themselves, and are not done."""
+    def _struck_by(self, fault: Fault, node: str) -> list[Struck]:
+        """Return the tasks that run on a node, have shown themselves, and are not done; none run on a head."""
+        if fault not in NODE_FAULTS:
+            return []
         found = []
         with self.pool.client() as client:
             for job in self.load.known():
