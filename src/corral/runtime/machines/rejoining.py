@@ -7,7 +7,7 @@ import time
 
 import msgspec
 
-from corral.model.errors import CorralError, Forbidden, HeadUnreachable, StateUnusable, Unauthenticated, VersionMismatch
+from corral.model.errors import CorralError, Forbidden, HeadUnreachable, StateUnusable, Unauthenticated
 from corral.model.ids import NodeId
 from corral.ports.membership import JoinAsk, Joined
 from corral.runtime.machines.cluster import ClusterFile, Head, certificate_file, load_cluster, save_cluster
@@ -16,7 +16,7 @@ from corral.runtime.machines.machine import machine_id, own_versions
 from corral.runtime.paths import StatePaths
 from corral.runtime.wholefile import write_whole
 
-REFUSALS = (Forbidden, Unauthenticated, VersionMismatch)
+REFUSALS = (Forbidden, Unauthenticated)
 """What the head that leads says to a machine that is no node of the pool, or none any more."""
 
 
