@@ -100,6 +100,7 @@ class Shell:
             on_lost=lambda: self._tell(Disconnected()),
         )
         self._core: AgentCore | None = None
+        self._removing: asyncio.Task[None] | None = None
         self._expected = ExpectedDevices(config.node_dir, pretended=config.simulated)
         self._retention = Retention(config.node_dir / ACKNOWLEDGED_NAME, config.tasks_kept, config.tasks_kept_s)
 
@@ -129,7 +130,7 @@ class Shell:
             if beats.done():
                 beats.result()
         finally:
-            for task in (beats, stopped):
+            for task in (beats, stopped, *((self._removing,) if self._removing is not None else ())):
                 task.cancel()
             await self._link.stop()
             await self._runner.stop()
@@ -241,9 +242,9 @@ class Shell:
         due = time.monotonic()
         while True:
             self._beat()
-            problems = await self._remove_old()
-            for problem in problems:
-                _log.warning("%s", problem)
+            if self._removing is None or self._removing.done():
+                # Aside: large directories take their time, in which this node must be heard and leases looked after.
+                self._removing = asyncio.create_task(self._remove_old())
             # After a pause of the whole process one beat is enough.
             due = max(due + BEAT_S, time.monotonic())
             await asyncio.sleep(due - time.monotonic())
@@ -270,14 +271,16 @@ class Shell:
             return ()
         return tuple(sorted(name for name in names if not name.startswith("."))[:SHARDS_MAX])
 
-    async def _remove_old(self) -> list[str]:
-        due = self._retention.due(time.time(), REMOVE_PER_BEAT)
-        if not due:
-            return []
-        problems = await in_thread(lambda: remove(self._config.tasks_dir, due))
+    async def _remove_old(self) -> None:
+        try:
+            due = self._retention.due(time.time(), REMOVE_PER_BEAT)
+        except OSError as error:
+            _log.error("the tasks that are kept cannot be written down: %s", error)
+            return
+        for problem in await in_thread(lambda: remove(self._config.tasks_dir, due)) if due else ():
+            _log.warning("%s", problem)
         for kept in due:
             self._tell(TaskRemoved(*taskdir.parse_marker(kept.marker)))
-        return problems
 
 
 def _travelling(config: AgentConfig) -> tuple[Travelling, Returner]:

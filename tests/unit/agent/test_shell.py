@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
-from corral.agent import processes
+import pytest
+from msgspec.structs import replace
+
+from corral.agent import processes, taskdir
 from corral.agent.retention import Kept, Retention
 from corral.model.resources import Health
 from corral.ports.engine import AgentGone
@@ -149,5 +153,29 @@ def test_a_machine_tells_itself_apart_by_its_state_directory(play: Play) -> None
         await scene.agent()
         await scene.until(scene.hellos)
         assert scene.hellos()[0].spec.machine == "abc123"
+
+    play(scenario)
+
+
+def test_large_directories_that_are_removed_stop_no_heartbeat(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    removing, go_on = threading.Event(), threading.Event()
+
+    def remove(*_: object) -> list[str]:
+        removing.set()
+        assert go_on.wait(60.0)
+        return []
+
+    monkeypatch.setattr("corral.agent.shell.remove", remove)
+
+    async def scenario(scene: Scene) -> None:
+        scene.config = replace(scene.config, tasks_kept=0, tasks_kept_s=0.0)
+        marker = taskdir.marker(key(7), 1)
+        (scene.config.tasks_dir / marker).mkdir(parents=True)
+        (scene.config.node_dir / "acknowledged").write_text(f"1.000 {marker}\n")
+        await scene.agent()
+        await scene.until(removing.is_set)
+        for _ in range(2):
+            await scene.next_beat()
+        go_on.set()
 
     play(scenario)
