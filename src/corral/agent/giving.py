@@ -7,7 +7,6 @@ they stay here. A task that writes under such a name and renames at the end neve
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -36,7 +35,7 @@ class Giver:
         """``depot`` is where the node keeps its own files: links into it stay here."""
         self._node = node
         self._courier = courier
-        self._depot = os.fsencode(depot)
+        self._depot = os.fsencode(depot) + b"/"
         self._bytes_max = bytes_max
 
     def outputs(self, task: TaskKey, incarnation: int, luggage: Luggage) -> None:
@@ -129,12 +128,18 @@ def _unfinished(path: bytes, _is_directory: bool) -> bool:  # noqa: FBT001 - an 
 
 
 def _matching(work: str, patterns: Iterable[str], bytes_max: int) -> dict[bytes, Found]:
-    """Return what patterns match below a directory: files, links, and directories with all that is in them."""
+    """Return what patterns match below a directory: files, links, and directories with all that is in them.
+
+    ``**`` goes through no symbolic link: two that lead upwards would make more paths than anybody can look at.
+    """
     found: dict[bytes, Found] = {}
     for pattern in patterns:
-        for match in glob.iglob(pattern, root_dir=work, recursive=True, include_hidden=True):  # noqa: PTH207 - hidden
-            path = os.fsencode(match).rstrip(b"/")
-            one = found_entry(path, os.fsencode(work) + b"/" + path) if path not in {b"", b"."} else None
+        parts = [part if part == "**" else part.replace("**", "*") for part in pattern.split("/")]
+        if set(parts) <= {"", "."}:
+            continue
+        for match in Path(work).glob("/".join(parts)):
+            path = os.fsencode(match.relative_to(work))
+            one = found_entry(path, match) if path != b"." else None
             if one is None or path in found:
                 continue
             found[path] = one

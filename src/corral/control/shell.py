@@ -205,16 +205,21 @@ class ControlShell:
         """Answer everybody who still waits, whatever ended the loop; take nobody in any more."""
         self.accepting = False
         problem = self._refusal()
-        for letter in (*self._open, *self._inbox):
-            if letter.reply is not None and not letter.reply.done():
-                letter.reply.set_exception(problem)
+        known = problem
+        if isinstance(problem, NotLeader) and self._away_since is not None:
+            # Whoever hears NOT_LEADER repeats anything elsewhere. Of this batch nobody knows whether it was written.
+            known = StoreAway("another controller leads the pool now", hint="it may be carried out; look, or repeat")
+        for letters, answer in ((self._open, known), (self._inbox, problem)):
+            for letter in letters:
+                if letter.reply is not None and not letter.reply.done():
+                    letter.reply.set_exception(answer)
         self._open = []
         self._inbox.clear()
 
     def _refusal(self) -> CorralError:
         """Return what callers are told from now on. That the lead was lost is nothing that they could do about."""
         if isinstance(self.failure, StoreConflict):
-            return NotLeader("another controller leads the pool now", hint="it may be carried out; look, or repeat")
+            return NotLeader("another controller leads the pool now", hint="try again")
         return self.failure or Unavailable("the controller stopped")
 
     async def _commit(self, answers: list[Answer], outcome: Outcome) -> None:

@@ -151,7 +151,7 @@ def _of_status(path: bytes, source: bytes, status: os.stat_result) -> Found | No
     return Found(path, Kind.FILE, source, executable, status.st_size, stamp=stamp)
 
 
-def found_entry(path: bytes, source: str | bytes, *, follow: bool = False) -> Found | None:
+def found_entry(path: bytes, source: str | bytes | os.PathLike[str], *, follow: bool = False) -> Found | None:
     """Return one file, directory or link (``follow``: what it leads to) as an entry of a tree.
 
     ``None`` when nothing is there, or a socket, pipe or device. Raises ``OSError``.

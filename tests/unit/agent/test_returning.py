@@ -154,6 +154,18 @@ def test_declared_outputs_and_the_output_directory_come_back(files: MemoryFiles,
     }
 
 
+def test_links_that_lead_in_circles_are_not_walked(files: MemoryFiles, giver: Giver, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (work / "deep").mkdir(parents=True)
+    (work / "deep" / "a.pt").write_text("a")
+    # By way of these there are 2^40 paths to a.pt before the kernel refuses.
+    for name in ("up", "again"):
+        (work / "deep" / name).symlink_to("..")
+    (work / "through").symlink_to("deep")
+    giver.outputs(TASK, 1, Luggage(str(work), None, ("**/*.pt", "through/*.pt", ".", "**x/.pt")))
+    assert contents(files, files.returned[0].tree) == {"deep/a.pt": "a", "through/a.pt": "a"}
+
+
 def test_who_made_nothing_gives_nothing_back(files: MemoryFiles, giver: Giver, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     giver.outputs(TASK, 1, Luggage(str(tmp_path), str(tmp_path / "empty"), ("*.csv",)))

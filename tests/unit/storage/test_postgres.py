@@ -299,7 +299,7 @@ def test_the_same_piece_of_a_log_twice_at_once_takes_nothing_back(direct: Postgr
                     assert logs.append(LogPiece(task, 1, 6, b"and go on")) == 15
                     return found
 
-                connection.scalar = look  # type: ignore[method-assign]
+                connection.scalar = look  # type: ignore[method-assign,assignment]
                 yield connection
 
     late = Late(direct._backend, direct._connected, 1_000)
