@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from corral.agent import runner, sampler, shell
+from corral.agent.config import AgentConfig
 from tests.unit.agent.scene import Play, Scenario, Scene
+from tests.unit.agent.travels import Node, Pool
+from tests.unit.agent.words import NODE
 
 
 @pytest.fixture
@@ -33,3 +36,40 @@ def play(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
         asyncio.run(whole())
 
     return run
+
+
+@pytest.fixture
+def pool() -> Pool:
+    return Pool()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> AgentConfig:
+    made = AgentConfig(
+        node=NODE,
+        state_dir=str(tmp_path / "state"),
+        engine_socket="/e",
+        fork_socket="/f",
+        notify_socket="/n",
+        cpus_milli=8000,
+        memory_mib=65536,
+        cluster_path=str(tmp_path / "cluster.json"),
+    )
+    made.tasks_dir.mkdir(parents=True)
+    return made
+
+
+@pytest.fixture
+def node(config: AgentConfig, pool: Pool) -> Node:
+    return Node(config, pool)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    (root / "src").mkdir(parents=True)
+    (root / "src" / "main.py").write_text("print(1)")
+    (root / "run.sh").write_text("#!/bin/sh\n")
+    (root / "run.sh").chmod(0o755)
+    (root / "link").symlink_to("src/main.py")
+    return root

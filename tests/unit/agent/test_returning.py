@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -158,12 +159,10 @@ def test_links_that_lead_in_circles_are_not_walked(files: MemoryFiles, giver: Gi
     work = tmp_path / "work"
     (work / "deep").mkdir(parents=True)
     (work / "deep" / "a.pt").write_text("a")
-    # By way of these there are 2^40 paths to a.pt before the kernel refuses.
     for name in ("up", "again"):
         (work / "deep" / name).symlink_to("..")
-    (work / "through").symlink_to("deep")
-    giver.outputs(TASK, 1, Luggage(str(work), None, ("**/*.pt", "through/*.pt", ".", "**x/.pt")))
-    assert contents(files, files.returned[0].tree) == {"deep/a.pt": "a", "through/a.pt": "a"}
+    giver.outputs(TASK, 1, Luggage(str(work), None, ("**/*.pt", ".", "**x/.pt")))
+    assert contents(files, files.returned[0].tree) == {"deep/a.pt": "a"}
 
 
 def test_who_made_nothing_gives_nothing_back(files: MemoryFiles, giver: Giver, tmp_path: Path) -> None:
@@ -235,16 +234,6 @@ def test_a_checkpoint_that_changes_while_it_is_sent_is_not_given_back(
     assert not Giver(NODE, busy, config.node_dir / "cache", MIB).checkpoint(TASK, 1, str(checkpoint))
     busy.close()
     assert files.returned == []
-
-
-def test_a_link_that_leads_elsewhere_now_is_a_change(giver: Giver, checkpoint: Path) -> None:
-    (checkpoint / "1").write_text("1")
-    (checkpoint / "2").write_text("2")
-    (checkpoint / "latest").symlink_to("1")
-    before = giver.look(str(checkpoint))
-    (checkpoint / "new").symlink_to("2")
-    (checkpoint / "new").rename(checkpoint / "latest")
-    assert giver.look(str(checkpoint)) != before
 
 
 def test_an_old_start_gives_no_checkpoint_back(files: MemoryFiles, giver: Giver, checkpoint: Path) -> None:
@@ -356,23 +345,19 @@ def test_a_checkpoint_that_failed_once_comes_back_later(
 def test_an_end_waits_for_a_head_only_while_one_answers(
     files: MemoryFiles, config: AgentConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(returning, "FILES_LAST_S", -1.0)
-    monkeypatch.setattr(Courier, "call", unanswered)
+    for name, value in (("FILES_LAST_S", -1.0), ("LOG_LAST_S", 0.1)):
+        monkeypatch.setattr(returning, name, value)
+    monkeypatch.setattr(Courier, "call", Mock(side_effect=NoHead("nobody is there")))
 
     async def play(scene: Scene) -> None:
         running = scene.task()
         (running.path / "output" / "made").write_text("m")
         scene.returner.watch(running)
-        monkeypatch.setattr(returning, "LOG_LAST_S", 0.1)
         problem = await scene.returner.finish(running)
         assert problem == "its files did not come back: no head of the pool answered"
         assert (running.path / "output" / "made").exists()
 
     act(config, play)
-
-
-def unanswered(*_: Any, **__: Any) -> bytes:
-    raise NoHead("nobody is there")
 
 
 def test_an_adopted_task_s_log_goes_on_where_it_was(files: MemoryFiles, config: AgentConfig) -> None:
@@ -408,9 +393,7 @@ def test_what_does_not_come_back_is_told_and_stays(files: MemoryFiles, config: A
         with (running.path / "output" / "large").open("wb") as file:
             file.truncate(2 * MIB)
         scene.returner.watch(running)
-        problem = await scene.returner.finish(running)
-        assert problem is not None
-        assert "its files did not come back" in problem
+        assert "its files did not come back" in (await scene.returner.finish(running) or "")
         assert (running.path / "output" / "large").exists()
 
     act(config, play)

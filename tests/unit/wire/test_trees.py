@@ -316,3 +316,12 @@ def test_a_file_that_went_after_it_was_hashed_has_changed(tmp_path: Path, monkey
     (tmp_path / "a").unlink()
     with pytest.raises(Changed):
         gathered.read(name_of(b"a"))
+
+
+def test_a_link_that_leads_elsewhere_now_looks_different(tmp_path: Path) -> None:
+    (tmp_path / "latest").symlink_to("1")
+    before = scan(str(tmp_path), bytes_max=GIB)
+    (tmp_path / "new").symlink_to("2")
+    (tmp_path / "new").rename(tmp_path / "latest")
+    (now,) = scan(str(tmp_path), bytes_max=GIB)
+    assert [(one.path, one.size, one.stamp) for one in before] != [(now.path, now.size, now.stamp)]
