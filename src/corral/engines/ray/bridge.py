@@ -53,31 +53,35 @@ class Bridge:
     async def answer(self, question: Question) -> Reply:
         """Answer the engine."""
         try:
-            relay = await self._relay_of(question.node)
             match question:
                 case ReadLog(number, node, task, incarnation, offset, limit, wait_s):
+                    relay = self._relay_of(node, only=False)
                     told = await relay.read_log(node, f"{task}.{incarnation}", offset, limit, wait_s)
                     return LogRead(number, told)
                 case FenceNode(number, node, machine):
+                    # A machine that knows who was meant proves nothing of another.
+                    relay = self._relay_of(node, only=not machine)
                     return NodeFenced(number, await relay.fence(node, machine))
                 case _:
                     assert_never(question)
         except RelayLost as error:
             return NotReached(question.number, str(error))
 
-    async def _relay_of(self, node: NodeId) -> RelayHandle:
+    def _relay_of(self, node: NodeId, *, only: bool) -> RelayHandle:
         """Return the relay through which the node's agent came, else that of the machine which is named like it.
 
-        Of several machines none will do: what one proves says nothing of the others.
+        Of several the one of the newest raylet: the older one may be gone and not known to be. Where it has to be the
+        ``only`` one, several are none.
         """
-        lines = [line for line, _ in self._lines.values()]
+        lines = [line for line, _ in reversed(self._lines.values()) if line.relay is not None]
         found = [line for line in lines if node in line.nodes] or [line for line in lines if line.name == node]
-        relays = [line.relay for line in found if line.relay is not None]
-        if not relays:
+        if not found:
             raise RelayLost(f"no machine of node {node} is connected")
-        if len(found) > 1:
+        if only and len(found) > 1:
             raise RelayLost(f"{len(found)} machines say that they are node {node}")
-        return relays[0]
+        relay = found[0].relay
+        assert relay is not None
+        return relay
 
     def _follow(self, machines: list[Machine]) -> None:
         living = {machine.ray_id: machine for machine in machines}
