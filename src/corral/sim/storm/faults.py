@@ -21,12 +21,13 @@ CLOCK_STEPS_S = (-3_600.0, -30.0, -1.0, 1.0, 30.0, 3_600.0)
 
 
 class Faults:
-    """Breaks things and repairs them. ``counts`` says how often which fault struck."""
+    """Breaks things and repairs them. ``counts`` says how often what struck; with ``aim`` it strikes where it hurts."""
 
     def __init__(
         self, course: Course, network: Network, database: Database, heads: list[Head], machines: list[Machine]
     ) -> None:
         self.counts: dict[str, int] = {}
+        self.aim = False
         self._course = course
         self._network = network
         self._database = database
@@ -77,12 +78,14 @@ class Faults:
     def _machine(self) -> Machine:
         """Return a machine: one on which something exclusive runs, as a rule."""
         busy = [one for one in self._machines if any(run.going and run.exclusive for run in one.runs.values())]
-        return self._course.chance.choice(busy if busy and self._course.chance.random() < 0.7 else self._machines)
+        aimed = self.aim or self._course.chance.random() < 0.7
+        return self._course.chance.choice(busy if busy and aimed else self._machines)
 
     def _head(self) -> Head:
         """Return a head: the one that leads, as a rule."""
         leading = [head for head in self._heads if head.leads]
-        return self._course.chance.choice(leading if leading and self._course.chance.random() < 0.7 else self._heads)
+        aimed = self.aim or self._course.chance.random() < 0.7
+        return self._course.chance.choice(leading if leading and aimed else self._heads)
 
     # ---- the network -----------------------------------------------------------------------------------------------
 
@@ -337,6 +340,9 @@ class PowerSwitches:
         self._course.after(1.0, act)
 
 
-QUIET = (("stale_leader",), ("deposed_with_a_node",), ("takeover_without_a_node", "deposed_with_a_node"))
-QUIET_SPELL = ((30.0, 45.0, 60.0), (1, 2, 3))
-"""What a quiet storm breaks: a leader now and then, for longer than leases."""
+STEADY = (("stale_leader",),)
+QUIET = (*STEADY, ("takeover_without_a_node",), *(2 * (("deposed_with_a_node",), ("node_cut",))))
+QUIET_SPELL = ((40.0, 60.0, 80.0), (1, 2, 3))
+"""What a quiet storm breaks: a leader or a node now and then, for longer than leases.
+
+In ``STEADY`` ones jobs come all the time: what a stale leader does not know are those of its successor."""

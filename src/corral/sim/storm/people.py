@@ -44,7 +44,8 @@ SHAPES: tuple[dict[str, object], ...] = (
 class People:
     """All clients. ``admitted`` are the jobs that were acknowledged, ``cancelled`` those whose end was.
 
-    ``patient`` people submit long jobs in the beginning and leave them alone.
+    ``patient`` people submit long jobs in the beginning and leave them alone; ``small`` ones submit what fits anywhere,
+    all of it exclusive.
     """
 
     def __init__(self, course: Course, network: Network, heads: list[Head], nodes: list[str]) -> None:
@@ -53,6 +54,7 @@ class People:
         self.faults: list[str] = []
         self.open = 0
         self.patient = course.chance.random() < 0.4
+        self.small = False
         self._course = course
         self._network = network
         self._heads = heads
@@ -110,8 +112,13 @@ class People:
         chance = self._course.chance
         self._asked += 1
         key = f"key-{self._asked}"
-        loose = chance.random() < 0.25
-        seconds = chance.uniform(20.0, 120.0) if self.patient else chance.uniform(0.5, chance.choice((5.0, 25.0, 60.0)))
+        loose = chance.random() < 0.25 and not self.small
+        longest_s = 150.0 if self.small else 120.0
+        seconds = (
+            chance.uniform(longest_s / 4, longest_s)
+            if self.patient
+            else chance.uniform(0.5, chance.choice((5.0, 25.0, 60.0)))
+        )
         ask = JobAsk(
             argv=Work.argv(
                 seconds,
@@ -120,10 +127,10 @@ class People:
             ),
             tenant=chance.choice(("left", "right", None)),
             fencing=Fencing.NONE if loose else Fencing.EXCLUSIVE,
-            lease_s=chance.choice((12.0, 12.0, 20.0, 30.0, 45.0)),
+            lease_s=chance.choice((12.0, 30.0) if self.small else (12.0, 12.0, 20.0, 30.0, 45.0)),
             grace_s=chance.choice((0.5, 3.0)),
             max_restarts=chance.choice((0, 1, 3)),
-            **chance.choice(SHAPES),  # type: ignore[arg-type]
+            **chance.choice(SHAPES[:2] if self.small else SHAPES),  # type: ignore[arg-type]
         )
 
         def answered(answer: Answer) -> None:

@@ -23,7 +23,7 @@ from corral.sim.storm.clocks import HostClock
 from corral.sim.storm.controller import Head
 from corral.sim.storm.course import Course
 from corral.sim.storm.database import Database
-from corral.sim.storm.faults import QUIET, THEMES, Faults, PowerSwitches
+from corral.sim.storm.faults import QUIET, STEADY, THEMES, Faults, PowerSwitches
 from corral.sim.storm.machine import Machine
 from corral.sim.storm.network import Network
 from corral.sim.storm.people import People
@@ -36,9 +36,8 @@ BREATH_S = 5.0
 HEAL_S = 600.0
 CALM_S = 45.0
 QUIET_EVERY = 4
-"""Every so many storms are quiet: nothing is moved, relays refuse nobody, jobs are long, and a leader fails.
-
-What one does that leads no longer shows only while it has nothing to write."""
+"""Every so many storms are quiet: nothing is moved, relays refuse nobody, jobs are long, clocks are at their
+worst, and a leader or a node fails. What one does that leads no longer shows only while it has nothing to write."""
 
 DRIFT_MAX = RATE_DIFFERENCE_MAX / 2
 """By how much a boot clock runs too fast or too slow: two of them differ by all that leases are laid out for."""
@@ -101,7 +100,8 @@ class Storm:
         self.machine_checker = MachineChecker(self.course)
         self.journal = JournalChecker(self.machine_checker.runs)
         self.database = Database(self._appended)
-        quiet = seed % QUIET_EVERY == 0
+        self._quiet = quiet = seed % QUIET_EVERY == 0
+        self._mixed = self._mixed and not quiet
         strict = not quiet and chance.random() < 0.5
         self.relays = {NodeId(n): Relay(self.course, self.network, NodeId(n), strict=strict) for n in NODES}
         self.machines = {
@@ -126,9 +126,10 @@ class Storm:
             for i in range(1, 3 if quiet else chance.choice((2, 2, 3, 4)))
         ]
         self.people = People(self.course, self.network, self.heads, [str(n) for n in NODES])
-        self.people.patient = self.people.patient or quiet
+        self.people.patient, self.people.small = self.people.patient or quiet, quiet
         self._theme = chance.choice(QUIET if quiet else THEMES)
         self.faults = Faults(self.course, self.network, self.database, self.heads, list(self.machines.values()))
+        self.faults.aim = quiet
 
     def _clock(self, favoured: float) -> HostClock:
         chance = self.course.chance
@@ -182,7 +183,8 @@ class Storm:
         self.course.after(1.0, self.people.begin)
         if self.people.patient:
             # A leader with nothing to write does not notice that its database is away.
-            until = chance.choice((3 * BREATH_S, 0.8 * STORM_S))
+            late = self._theme in STEADY if self._quiet else chance.random() < 0.5
+            until = 0.8 * STORM_S if late else 3 * BREATH_S
             for _ in range(chance.choice((4, 8))):
                 self.course.after(chance.uniform(BREATH_S, until), self.people.submit)
         else:
@@ -192,7 +194,7 @@ class Storm:
                 self.course.after(chance.uniform(BREATH_S, STORM_S), self.people.cordon)
         for _ in range(chance.choice((0, 0, 0, 2))):
             self.course.after(chance.uniform(BREATH_S, STORM_S), self.people.plan_outage)
-        self.faults.plan(3 * BREATH_S, STORM_S, self._theme)
+        self.faults.plan(3 * BREATH_S, STORM_S / 2 if self._quiet else STORM_S, self._theme)
         self._until(STORM_S, errors)
         self.course.note("storm", "is over: all is repaired")
         self.faults.heal()
