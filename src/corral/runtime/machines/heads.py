@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import ssl
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.client.calls import decoded, error_of
 from corral.client.transport import Broken, NotSent, PlainTransport, Reply
@@ -65,8 +67,12 @@ def unreachable(url: str, reason: str) -> HeadUnreachable:
 
 
 def join_at(head: Head, secret: str, ask: JoinAsk) -> Joined:
-    """Ask a head to let this machine in. Raises what it answers, ``HeadUnreachable`` and ``CertificateMismatch``."""
-    return decoded(_post(head, secret, "/v1/join", msgspec.json.encode(ask)).body, Joined)
+    """Ask a head to let this machine in. Raises what it answers, ``HeadUnreachable`` and ``CertificateMismatch``.
+
+    The clock that it is told is that of now: another head may have been waited for in vain since ``ask`` was made.
+    """
+    body = msgspec.json.encode(replace(ask, clock=time.time()))
+    return decoded(_post(head, secret, "/v1/join", body).body, Joined)
 
 
 def leave_at(head: Head, secret: str, node: NodeId) -> int:
