@@ -48,7 +48,7 @@ def node_killed(pool: Machines, node: str, _: random.Random) -> Iterator[None]:
         yield
     finally:
         pool.hosts[node].start()
-        pool.start_node(node)
+        pool.return_node(node)
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def node_restarted(pool: Machines, node: str, _: random.Random) -> Iterator[None
     """A node is switched off and on, and joins as it does when a machine starts."""
     pool.hosts[node].kill()
     pool.hosts[node].start()
-    starting = threading.Thread(target=pool.start_node, args=(node,), name=f"start-{node}")
+    starting = threading.Thread(target=pool.return_node, args=(node,), name=f"start-{node}")
     starting.start()
     try:
         yield
@@ -167,7 +167,7 @@ def head_killed(pool: Machines, head: str, _: random.Random) -> Iterator[None]:
         yield
     finally:
         pool.hosts[head].start()
-        pool.start_head(head)
+        pool.return_head(head)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
@@ -214,6 +214,24 @@ class Machines:
         environment, head = self._join
         shape = ["--simulated", "h100", "--gpus-per-node", str(self._gpus)]
         self.corral(name, "join", head, *shape, timeout_s=START_LIMIT_S, **environment)
+
+    def return_node(self, name: str) -> None:
+        """Let a machine that has been switched on join, as often as that takes: an init system would."""
+        self._again(lambda: self.start_node(name))
+
+    def return_head(self, name: str) -> None:
+        """Start corral on a head that has been switched on, as often as that takes: an init system would."""
+        self._again(lambda: self.start_head(name))
+
+    def _again(self, start: Callable[[], None]) -> None:
+        deadline = time.monotonic() + START_LIMIT_S
+        while True:
+            try:
+                return start()
+            except HostFailed:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(1.0)
 
     def _start_database(self, host: Host) -> None:
         bin_ = postgres.binaries()
