@@ -15,6 +15,7 @@ from corral.model.offer import Candidate
 from corral.model.plan import Course, PlanReport, Shift
 from corral.model.report import QueueLine, WhyReport
 from corral.policy.explain import HIDDEN, explain_pending, price_terms, queue_lines
+from corral.policy.recovery import describe, first_failure
 
 
 def why(core: ControlCore, job: Job, gang: int | None, now: float, viewer: TenantId | None) -> WhyReport:
@@ -24,6 +25,8 @@ def why(core: ControlCore, job: Job, gang: int | None, now: float, viewer: Tenan
 
 
 def _explained(core: ControlCore, job: Job, gang: int | None, now: float, viewer: TenantId | None) -> WhyReport:
+    if gang is None and job.state.ended:
+        return _line(job, None, _end_words(job))
     index = gang if gang is not None else _first_of_interest(job)
     if index is None:
         return _line(job, None, _end_words(job))
@@ -95,8 +98,23 @@ def _end_words(job: Job) -> str:
     return job.message or ("all of it ended well" if job.state is JobState.SUCCEEDED else "it has ended")
 
 
+def _gang_end_words(job: Job, gang: Gang) -> str:
+    """Return how one element ended: its own words, which those of the job may not be."""
+    if not job.spec.is_array:
+        return _end_words(job)
+    if gang.state is JobState.SUCCEEDED:
+        return f"element {job.spec.indices[gang.index]} ended well"
+    failure = first_failure(gang)
+    if failure is not None and gang.state is JobState.FAILED:
+        return f"element {job.spec.indices[gang.index]}: {describe(failure)}"
+    by = f" by {job.cancelled_by}" if job.cancelled_by is not None else ""
+    return f"element {job.spec.indices[gang.index]} was {gang.state.value}{by}"
+
+
 def _running_words(core: ControlCore, job: Job, gang: Gang, now: float) -> str:
-    if job.state.ended or gang.state.ended:
+    if gang.state.ended:
+        return _gang_end_words(job, gang)
+    if job.state.ended:
         return _end_words(job)
     if gang.stopping is not None:
         return f"is being stopped ({gang.stopping.value})"

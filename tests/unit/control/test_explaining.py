@@ -50,6 +50,25 @@ def test_one_line_for_everything_but_a_wait_for_room() -> None:
     assert (report.verdict, report.state, report.pending_gangs) == ("cancelled by me", JobState.CANCELLED, 0)
 
 
+def test_an_array_is_what_its_elements_made_of_it_and_an_element_has_its_own_words() -> None:
+    world = World(n1=4)
+    (job,) = world.submit(JobAsk(argv=("x",), gpu_milli=1000, indices=(0, 1, 2)))
+    for gang in range(3):
+        world.start(job, gang)
+    for gang, code in ((0, 0), (1, 0)):
+        world.end(job, gang, code=code)
+    assert verdict(world, job, 1) == "element 1 ended well"
+    one = world.job(job)
+    world.end(job, 2, code=3)
+    report = explaining.why(world.core, one, None, world.now, None)
+    assert report.state is JobState.FAILED
+    assert report.verdict == "1 of 3 elements failed (2); element 2: rank 0 on n1 exited with code 3"
+    first = explaining.why(world.core, one, 0, world.now, None)
+    assert (first.state, first.verdict) == (JobState.SUCCEEDED, "element 0 ended well")
+    last = explaining.why(world.core, one, 2, world.now, None)
+    assert (last.state, last.verdict) == (JobState.FAILED, "element 2: rank 0 on n1 exited with code 3")
+
+
 def test_why_looks_at_what_waits_and_names_nodes_that_are_away() -> None:
     world = World(n1=1, n2=1, n3=1)
     for name in ("n2", "n3"):
