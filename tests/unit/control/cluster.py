@@ -30,8 +30,8 @@ from corral.model.offer import Holding
 from corral.model.resources import MILLI, DeviceShare
 from corral.ports.engine import AgentGone
 from corral.ports.store import JournalEntry, Recovered
+from corral.sim.storm.gambler import gamble
 from tests.unit.control.machine import Machine, Run
-from tests.unit.control.solvers import gamble
 from tests.unit.control.world import World, node_spec
 
 T = TypeVar("T")

@@ -1,35 +1,14 @@
-"""Simple solvers of global rounds: one that gives guarantees and priorities their due, and one that gambles."""
+"""A simple solver of global rounds that gives guarantees and priorities their due. (Storms have one that gambles.)"""
 
 from __future__ import annotations
 
-from random import Random
-
-from corral.model.ids import GangKey, NodeId
+from corral.model.ids import GangKey
 from corral.model.market import Award, Eviction, Market, Preemption, PreemptionKind, RoundPlan
-from corral.model.offer import Bid, Candidate, Holding
-from corral.model.resources import Placement
+from corral.model.offer import Candidate, Holding
 from corral.policy.arbitration import gang_amount
-from corral.policy.config import SchedulingConfig
 from corral.policy.fairness import below_guarantee
-from corral.policy.placement import Wish, place
 from corral.policy.trial import Trial
-
-CONFIG = SchedulingConfig()
-FOREVER = float("inf")
-
-
-def find(
-    trial: Trial, bids: tuple[Bid, ...], without: frozenset[NodeId] = frozenset()
-) -> tuple[Bid, tuple[Placement, ...]] | None:
-    for bid in bids:
-        placements = place(trial, Wish.of(bid, CONFIG, without))
-        if placements is not None:
-            return bid, placements
-    return None
-
-
-def award_of(gang: Candidate | Holding, found: tuple[Bid, tuple[Placement, ...]]) -> Award:
-    return Award(gang.key, gang.tenant, found[0], found[1])
+from corral.sim.storm.gambler import FOREVER, award_of, find
 
 
 def just(market: Market) -> RoundPlan:
@@ -81,35 +60,3 @@ def _eviction(market: Market, victim: Holding, wanting: Candidate) -> Eviction:
         victim.incarnation,
         Preemption(kind, wanting.key.job, wanting.tenant, market.snapshot.at - since),
     )
-
-
-def gamble(market: Market, chance: Random) -> RoundPlan:
-    """Evict and award at random: moves, new sizes, evictions for nobody, and now and then something impossible."""
-    trial = Trial(market.snapshot.nodes)
-    evictions: list[Eviction] = []
-    contenders: list[Candidate | Holding] = list(market.pending)
-    for holding in market.snapshot.holdings:
-        if holding.stopping:
-            trial.release(holding.placements)
-        elif holding.bids and chance.random() < 0.5:
-            trial.release(holding.placements)
-            other = chance.random() < 0.3
-            goes_on = chance.random() < 0.6
-            beneficiary = chance.choice(market.pending).key.job if market.pending and not goes_on else None
-            kind = PreemptionKind.MOVE if goes_on else PreemptionKind.ROOM
-            incarnation = holding.incarnation + (other and chance.random() < 0.3)
-            evictions.append(Eviction(holding.key, incarnation, Preemption(kind, beneficiary, lost_s=chance.random())))
-            if goes_on:
-                contenders.append(holding)
-    chance.shuffle(contenders)
-    awards = []
-    for gang in contenders:
-        bids = tuple(chance.sample(gang.bids, len(gang.bids)))
-        nodes = frozenset(p.node for p in gang.placements) if isinstance(gang, Holding) else frozenset[NodeId]()
-        found = find(trial, bids, nodes if chance.random() < 0.7 else frozenset()) if chance.random() < 0.9 else None
-        if found is None:
-            continue
-        if chance.random() < 0.9:
-            trial.take(found[1], FOREVER)
-        awards.append(award_of(gang, found))
-    return RoundPlan(market.snapshot.version, tuple(awards), tuple(evictions))
