@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from corral.control.book import Book
@@ -19,9 +20,18 @@ def scene_of(book: Book, reservations: Sequence[Reservation], now: float) -> Sce
     for name, node in sorted(book.state.nodes.items()):
         if name in offered:
             continue
-        usable = MILLI * sum(1 for d in node.spec.devices if d.uuid not in node.failed)
-        total = Amount(usable, node.spec.cpus_milli, node.spec.memory_mib)
-        absent.append(Absence(name, total, _absence_words(book, node, now)))
+        models = Counter(d.model for d in node.spec.devices if d.uuid not in node.failed)
+        total = Amount(MILLI * models.total(), node.spec.cpus_milli, node.spec.memory_mib)
+        view = book.board.view(name)
+        absent.append(
+            Absence(
+                name,
+                total,
+                _absence_words(book, node, now),
+                tuple(sorted(models.items())),
+                cordoned=node.cordoned and view.answering and not node.lost and not view.clock_wrong,
+            )
+        )
     return Scene(
         snapshot=book.board.snapshot(now),
         pending=book.waiting.index,

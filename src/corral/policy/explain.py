@@ -12,6 +12,7 @@ from corral.model.market import RoundPlan
 from corral.model.offer import Candidate, Holding, NodeOffer, Reservation
 from corral.model.report import Holder, NodeConstraint, PriceTerms, QueueLine, ShareArithmetic, WhyReport
 from corral.model.resources import MILLI, Amount, Demand, GangShape
+from corral.policy.absences import missed, missed_words, uncordoning
 from corral.policy.cursor import FOREVER
 from corral.policy.fairness import claim, due_shares
 from corral.policy.feasibility import empty_fit, gpus_words, model_matches, node_fit
@@ -29,6 +30,7 @@ def explain_pending(scene: Scene, candidate: Candidate, viewer: TenantId | None)
     largest = max((bid.shape for bid in candidate.bids), key=_amount)
     candidate = easiest_first(candidate)
     others = [kept for kept in scene.reservations if kept.key != candidate.key]
+    gone = missed(scene, candidate)
     own = next((kept for kept in scene.reservations if kept.key == candidate.key), None)
     trial = Trial(scene.snapshot.nodes)
     trial.constrain(constraints_of(others, trial, scene.snapshot.holdings))
@@ -40,7 +42,7 @@ def explain_pending(scene: Scene, candidate: Candidate, viewer: TenantId | None)
         _constraint(offer, candidate, fits.get(offer.node, 0), others, holders.get(offer.node, ()), viewer)
         for offer in scene.snapshot.nodes
     ]
-    constraints += [_absence(gone) for gone in scene.absent]
+    constraints += [_absence(one) for one in scene.absent]
     ahead = _before(scene, candidate)
     shortfall = max(0, shape.ranks - sum(fits.values()))
     limit = limit_words(scene, candidate)
@@ -50,7 +52,7 @@ def explain_pending(scene: Scene, candidate: Candidate, viewer: TenantId | None)
         job=candidate.key.job,
         gang=candidate.key.gang,
         state=JobState.PENDING,
-        verdict=_verdict(candidate, shortfall, limit, own, blocked),
+        verdict=_verdict(candidate, shortfall, limit, own, blocked, gone),
         shape=shape,
         position=ahead.count + 1,
         ahead=ahead.count,
@@ -61,7 +63,9 @@ def explain_pending(scene: Scene, candidate: Candidate, viewer: TenantId | None)
         reservation=_veiled(shown, candidate, viewer),
         own_reservation=own is not None,
         estimate=Estimates(scene).of(candidate, ahead),
-        cheapest_change=None if limit is not None else cheapest_change(scene, candidate),
+        cheapest_change=None
+        if limit is not None
+        else uncordoning(scene, candidate, gone) or cheapest_change(scene, candidate),
         pending_gangs=sum(1 for c in scene.pending if c.key.job == candidate.key.job),
         largest=largest if _amount(largest) > _amount(candidate.shape) else None,
     )
@@ -133,6 +137,9 @@ def _short_reason(scene: Scene, candidate: Candidate, *, reserved: bool) -> str:
         return limit
     if reserved:
         return "first in line: devices are kept for it"
+    gone = missed(scene, candidate)
+    if gone:
+        return f"waits for {missed_words(gone)}"
     need = need_of(candidate)
     return f"waits for {gpus_words(need.gpu_milli)}" if need.gpu_milli else "waits for CPUs or memory"
 
@@ -267,7 +274,7 @@ def _blocks(
         for kept in _in_the_way(candidate, others, trial):
             who = f"job {kept.key.job}" if viewer in (None, kept.tenant) else f"a job of tenant {kept.tenant}"
             yield f"the reservation of {who}: it would be delayed"
-        away = [gone.node for gone in scene.absent]
+        away = [one.node for one in scene.absent]
         if away:
             yield f"{len(away)} node{'s' if len(away) > 1 else ''} not available: {', '.join(away[:5])}"
     if candidate.avoid:
@@ -275,10 +282,17 @@ def _blocks(
 
 
 def _verdict(
-    candidate: Candidate, shortfall: int, limit: str | None, own: Reservation | None, blocked: Sequence[str]
+    candidate: Candidate,
+    shortfall: int,
+    limit: str | None,
+    own: Reservation | None,
+    blocked: Sequence[str],
+    gone: Sequence[Absence],
 ) -> str:
     if limit is not None:
         return f"waits for {limit}" if limit.startswith("the limit") else f"waits: {limit}"
+    if shortfall and gone:
+        return f"waits for {missed_words(gone)}"
     if shortfall and own is not None:
         return f"first in line; the devices kept for it are still held ({shortfall} of {candidate.shape.ranks} missing)"
     if shortfall and blocked and blocked[0].startswith("the reservation"):

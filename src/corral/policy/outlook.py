@@ -20,17 +20,28 @@ from corral.model.tenant import Queue, Tenant
 from corral.policy.config import SchedulingConfig
 from corral.policy.fairness import claim, weight_sum, within
 from corral.policy.forecast import Forecast
+from corral.policy.inventory import NodeKind
 from corral.policy.pending import Kind, PendingIndex, kind_of
 from corral.policy.reservation import constraints_of, expected_start, plan
 from corral.policy.trial import Trial
 
 
 class Absence(msgspec.Struct, frozen=True):
-    """A node that is not offered, and why: ``cordoned: new disk``, ``silent for 12 s``, ``lost``."""
+    """A node that is not offered, and why: ``cordoned: new disk``, ``silent for 12 s``, ``lost``.
+
+    ``models`` are (device model, devices of it that work); ``cordoned`` when nothing but that keeps it away.
+    """
 
     node: NodeId
     total: Amount
     reason: str
+    models: tuple[tuple[str, int], ...] = ()
+    cordoned: bool = False
+
+    @property
+    def kind(self) -> NodeKind:
+        """Return what it has in all."""
+        return NodeKind(self.total.cpus_milli, self.total.memory_mib, self.models, 1)
 
 
 class Scene(msgspec.Struct, frozen=True):

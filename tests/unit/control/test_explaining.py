@@ -118,3 +118,22 @@ def test_a_round_without_a_plan_is_told_to_who_waits_until_one_has_a_plan() -> N
     world.solver = plan
     world.advance(20.0)
     assert notes("2") == ()
+
+
+def test_nodes_that_alone_fit_and_are_kept_away_are_the_reason() -> None:
+    world = World(n1=0, n2=2, n3=2)
+    world.tell(Administer(NodeCordoned(at=0.0, node=NodeId("n2"), by="me", reason="new disk")))
+    world.gone("n3")
+    world.now += 4.0
+    world.submit(JobAsk(argv=("x",), gpu_milli=2000, cpus_milli=1000, memory_mib=1))
+    report = explaining.why(world.core, world.job("1"), None, world.now, None)
+    away = "waits for nodes n2 (cordoned: new disk), n3 (silent for 4 s), without which it fits nowhere"
+    assert report.verdict == away
+    assert report.cheapest_change == "`corral nodes uncordon n2`: it fits there"
+    assert [line.reason for line in explaining.queue(world.core, world.now, 9, None)] == [away]
+    # Two ranks need the silent one too: uncordoning alone would not start it.
+    world.submit(JobAsk(argv=("x",), gpu_milli=2000, num_nodes=2, cpus_milli=1000, memory_mib=1))
+    assert explaining.why(world.core, world.job("2"), None, world.now, None).cheapest_change is None
+    # What fits on a node that is offered does not wait for those.
+    world.submit(JobAsk(argv=("x",), cpus_milli=1000, memory_mib=1))
+    assert verdict(world, "3") == "starts on n1"

@@ -216,7 +216,7 @@ def price(terms: PriceTerms, now: float, zone: tzinfo | None = None) -> str:
         "placement": f"{paid}: it could pay, but its ranks find no room together",
         "limit": "A limit of its tenant or queue keeps it out, whatever it is worth",
         "tenure": f"{paid}, but those who would have to give way are protected still",
-        "unplaceable": "None of its bids fits this pool, even if it were empty",
+        "unplaceable": "None of its bids fits the nodes that were available, even if they were empty",
     }.get(terms.reason, f"{paid} ({terms.reason})")
     if terms.reason == "tenure" and terms.protected_until is not None:
         why += f", the first of them until {moment(terms.protected_until, now, zone)}"
