@@ -58,6 +58,7 @@ class JoinOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     ``address`` ``None`` is the one from which the head is reached, ``node`` ``None`` the host's name. ``cpus_milli``,
     ``memory_mib`` and ``devices`` (uuids or indices) limit what of the machine is the pool's: ``None`` is all of it.
+    A token without fingerprints is sent in clear, which has to be asked for: ``insecure``.
     """
 
     state_dir: Path
@@ -71,6 +72,7 @@ class JoinOptions(msgspec.Struct, frozen=True, kw_only=True):
     cpus_milli: int | None = None
     memory_mib: int | None = None
     devices: tuple[str, ...] | None = None
+    insecure: bool = False
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -181,6 +181,9 @@ def join(
     ray_ports: RayPorts = None,
     simulated: Simulated = None,
     gpus_per_node: GpusPerNode = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Send the join token without TLS, to a head that runs so.")
+    ] = False,
     slurm: Slurm = False,
     block: Block = False,
     as_json: Json = False,
@@ -199,7 +202,7 @@ def join(
     from corral.runtime.starting.joining import hold, start_node
 
     if slurm:
-        print(pilot(heads, token_file=token_file, simulated=simulated), end="")
+        print(pilot(heads, token_file=token_file, simulated=simulated, insecure=insecure), end="")
         return 0
     token = find_join_token(None if token_file is None else Path(token_file))
     given = allocation()
@@ -214,6 +217,7 @@ def join(
         ray_port_first=ray_ports,
         simulated=simulated,
         gpus_per_node=gpus_per_node,
+        insecure=insecure,
     )
     if given is not None:
         options = replace(
@@ -231,7 +235,7 @@ def join(
     return hold(options.state_dir, info.supervisor_pid) if block else 0
 
 
-def pilot(heads: str, *, token_file: str | None, simulated: str | None) -> str:
+def pilot(heads: str, *, token_file: str | None, simulated: str | None, insecure: bool = False) -> str:
     """Return the batch script of a pilot. The token stays out of it."""
     import sys
 
@@ -242,6 +246,8 @@ def pilot(heads: str, *, token_file: str | None, simulated: str | None) -> str:
         join += ["--token-file", str(Path(token_file).absolute())]
     if simulated is not None:
         join += ["--simulated", simulated]
+    if insecure:
+        join.append("--insecure")
     return pilot_script([sys.executable, "-P", "-m", "corral"], join)
 
 

@@ -23,6 +23,7 @@ from corral.model.ids import DEFAULT_TENANT, NodeId
 from corral.model.tenant import Role, Token
 from corral.ports.faults import FaultPoints
 from corral.ports.leadership import Head
+from corral.runtime.leading.announcing import certificate_of
 from corral.runtime.leading.clock import SteadyClock
 from corral.runtime.leading.engines import make_engine
 from corral.runtime.leading.faults import FileFaults, NoFaults
@@ -98,7 +99,9 @@ class Term:
         if self._asked.role == "head":
             own = next(iter(self._asked.agents), None)
             with writing(self._paths):
-                issued = machine_tokens(self._paths, own, {token.digest: token for token in state.tokens.values()}, now)
+                known_tokens = {token.digest: token for token in state.tokens.values()}
+                certificate = certificate_of(self._asked.tls_cert)
+                issued = machine_tokens(self._paths, own, known_tokens, now, certificate)
             for fact in issued:
                 self.shell.tell(Administer(fact))
             # Which machines are nodes is not for this one to say.

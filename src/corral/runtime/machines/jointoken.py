@@ -1,6 +1,7 @@
 """The join token as people carry it: a secret, and the fingerprints of the heads' certificates.
 
-``corral_join_SECRET.FINGERPRINT[.FINGERPRINT ...]``; without a fingerprint the head is spoken to without TLS.
+``corral_join_SECRET.FINGERPRINT[.FINGERPRINT ...]``; without a fingerprint the head is spoken to without TLS,
+where that is asked for.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from corral.model.errors import InvalidField, MissingField
+from corral.runtime.wholefile import write_whole
 
 VARIABLE = "CORRAL_JOIN_TOKEN"
 _SECRET = re.compile(r"corral_[A-Za-z0-9_-]{20,100}")
@@ -30,15 +32,36 @@ class JoinToken(msgspec.Struct, frozen=True):
         return ".".join((self.secret, *self.fingerprints))
 
 
-def parse_join_token(text: str) -> JoinToken:
-    """Return the token that a text is. Raises ``InvalidField``; the message never holds the text."""
+def parse_join_token(text: str, *, insecure: bool = False) -> JoinToken:
+    """Return the token that a text is. Raises ``InvalidField``; the message never holds the text.
+
+    Without a fingerprint the token would go to whoever answers, in clear: only with ``insecure``.
+    """
     secret, *fingerprints = text.strip().split(".")
     if not _SECRET.fullmatch(secret) or not all(_FINGERPRINT.fullmatch(one) for one in fingerprints):
         raise InvalidField(
             "the join token is damaged: it is one word, corral_join_..., as `corral head` printed it",
             hint="`corral token join` on the head prints it again",
         )
+    if not fingerprints and not insecure:
+        raise InvalidField(
+            "the join token names no certificate: everybody on the way could read it, and with it become a node",
+            hint="take the whole one from `corral token join` on the head; "
+            "where that head runs without TLS, `corral join --insecure`",
+        )
     return JoinToken(secret, tuple(fingerprints))
+
+
+def secret_in(place: Path) -> str:
+    """Return the secret in the file of a token, without what may follow it. Raises ``OSError``."""
+    return place.read_text().strip().partition(".")[0]
+
+
+def write_join_token(place: Path, token: JoinToken) -> None:
+    """Write the whole token, with its fingerprints: people copy the file to other machines. Raises ``OSError``."""
+    text = f"{token.text()}\n"
+    if not place.exists() or place.read_text() != text:
+        write_whole(place, text.encode(), mode=0o600)
 
 
 def find_join_token(file: Path | None, environment: Mapping[str, str] = os.environ) -> str:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from corral.model.errors import CorralError, PortTaken, StateUnusable
 from corral.runtime.machines.cluster import load_cluster
-from corral.runtime.machines.jointoken import VARIABLE, JoinToken
+from corral.runtime.machines.jointoken import VARIABLE, JoinToken, secret_in, write_join_token
 from corral.runtime.machines.machine import own_versions
 from corral.runtime.machines.tls import fingerprint, own_certificate
 from corral.runtime.options import GCS_PORT, RAY_PORT_FIRST, HeadOptions, PoolInfo, PoolOptions
@@ -60,12 +60,14 @@ def join_command(paths: StatePaths) -> str:
     It names all heads that this one knows. Raises ``StateUnusable`` where no head has led.
     """
     try:
-        secret = paths.join_token.read_text().strip()
+        secret = secret_in(paths.join_token)
         heads = load_cluster(paths.cluster).heads
+        token = JoinToken(secret, tuple(fingerprint(head.certificate) for head in heads if head.certificate))
+        write_join_token(paths.join_token, token)
     except OSError:
         raise StateUnusable(f"no head has led a pool on {paths.root}", hint="ask where `corral head` was run") from None
-    token = JoinToken(secret, tuple(fingerprint(head.certificate) for head in heads if head.certificate))
-    return f"{VARIABLE}={token.text()} corral join {','.join(head.url.partition('://')[2] for head in heads)}"
+    places = ",".join(head.url.partition("://")[2] for head in heads)
+    return f"{VARIABLE}={token.text()} corral join {places}{'' if token.fingerprints else ' --insecure'}"
 
 
 def _with_ports(head: HeadOptions, last: int) -> HeadOptions:

@@ -64,7 +64,7 @@ def start_node(options: JoinOptions) -> NodeInfo:
     ``AlreadyRunning``, ``Conflict`` and everything that stops a start.
     """
     paths = StatePaths(options.state_dir.absolute())
-    token = parse_join_token(options.token)
+    token = parse_join_token(options.token, insecure=options.insecure)
     versions = own_versions()
     node = NodeId(options.node or node_facts().hostname)
     prepare(paths)

@@ -17,7 +17,14 @@ PRINTS = ("0" * 63 + "a", "f" * 64)
 def test_a_token_is_read_as_it_was_written(prints: tuple[str, ...]) -> None:
     token = JoinToken(SECRET, prints)
     assert token.text() == ".".join((SECRET, *prints))
-    assert parse_join_token(f"  {token.text()}\n") == token
+    assert parse_join_token(f"  {token.text()}\n", insecure=not prints) == token
+
+
+def test_a_token_without_a_certificate_is_taken_only_where_that_is_asked_for() -> None:
+    with pytest.raises(InvalidField, match="names no certificate") as caught:
+        parse_join_token(SECRET)
+    assert SECRET not in str(caught.value)
+    assert "--insecure" in (caught.value.refusal.hint or "")
 
 
 @pytest.mark.parametrize(

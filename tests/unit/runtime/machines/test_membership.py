@@ -21,7 +21,9 @@ from corral.ports.membership import JoinAsk, Versions
 from corral.ports.pool import Principal
 from corral.runtime.machines import membership
 from corral.runtime.machines.cluster import ClusterFile, Head, load_cluster, save_cluster
+from corral.runtime.machines.jointoken import JoinToken, parse_join_token, write_join_token
 from corral.runtime.machines.membership import LEFT, PoolMembership, check_versions
+from corral.runtime.machines.tls import fingerprint, own_certificate
 from corral.runtime.machines.tokens import machine_tokens, node_of
 from corral.runtime.paths import StatePaths
 
@@ -294,3 +296,17 @@ def test_a_head_keeps_its_tokens_and_replaces_those_that_are_refused(tmp_path: P
     (renewed,) = machine_tokens(paths, "n1", {digest_of(node_secret): issued[1]}, 6.0)
     assert renewed.token.role is Role.JOIN
     assert paths.join_token.read_text().strip() != join_secret
+
+
+def test_the_file_of_the_join_token_names_the_certificate_of_the_head(tmp_path: Path) -> None:
+    paths = StatePaths(tmp_path)
+    certificate = own_certificate(tmp_path / "tls", "10.0.0.1")[0].read_text()
+    (issued,) = machine_tokens(paths, None, {}, 5.0)
+    assert machine_tokens(paths, None, {issued.token.digest: issued.token}, 6.0, certificate) == []
+    whole = parse_join_token(paths.join_token.read_text())
+    assert whole.fingerprints == (fingerprint(certificate),)
+    assert digest_of(whole.secret) == issued.token.digest
+    # That of another head beside it stays.
+    write_join_token(paths.join_token, JoinToken(whole.secret, ("0" * 64, *whole.fingerprints)))
+    assert machine_tokens(paths, None, {issued.token.digest: issued.token}, 7.0, certificate) == []
+    assert len(parse_join_token(paths.join_token.read_text()).fingerprints) == 2

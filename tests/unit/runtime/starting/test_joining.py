@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from corral.model.errors import DaemonStartFailed, HeadUnreachable, NotLeader, Unauthenticated, Unavailable
+from corral.model.errors import (
+    DaemonStartFailed,
+    HeadUnreachable,
+    InvalidField,
+    NotLeader,
+    Unauthenticated,
+    Unavailable,
+)
 from corral.model.ids import NodeId
 from corral.ports.membership import HeadPlace, JoinAsk, Joined, Versions
 from corral.runtime.machines.cluster import Head
@@ -19,6 +26,7 @@ from corral.runtime.paths import StatePaths
 from corral.runtime.starting import joining
 
 HEAD = Head("http://10.0.0.1:7420")
+TOKEN = f"corral_join_{'x' * 32}"
 JOINED = Joined(
     gcs="10.0.0.1:7421",
     ray_token="of ray",
@@ -59,7 +67,7 @@ def test_a_machine_that_could_not_join_runs_nothing_and_keeps_no_secrets(
     monkeypatch.setattr(joining, "rejoin", rejoin)
     monkeypatch.setattr(joining, "own_versions", lambda: None)
     options = JoinOptions(
-        state_dir=paths.root, heads=("10.0.0.1",), token=f"corral_join_{'x' * 32}", node="n1", address="10.0.0.2"
+        state_dir=paths.root, heads=("10.0.0.1",), token=TOKEN, node="n1", address="10.0.0.2", insecure=True
     )
     with pytest.raises(expected):
         joining.start_node(options)
@@ -68,6 +76,16 @@ def test_a_machine_that_could_not_join_runs_nothing_and_keeps_no_secrets(
     assert not paths.node_token.exists()
     assert not paths.ray_token.exists()
     assert not paths.daemon.exists()
+
+
+def test_a_token_that_names_no_certificate_goes_nowhere_unless_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joining, "_first_that_answers", lambda *_: pytest.fail("somebody was asked"))
+    options = JoinOptions(state_dir=tmp_path / "state", heads=("10.0.0.1",), token=TOKEN, node="n1")
+    with pytest.raises(InvalidField, match="names no certificate"):
+        joining.start_node(options)
+    assert not (tmp_path / "state").exists()
 
 
 def test_the_leader_that_a_head_names_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
