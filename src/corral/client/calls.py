@@ -28,6 +28,8 @@ BACKOFF_MAX_S = 1.0
 STREAM_IDLE_S = 45.0
 """The pool sends a heartbeat on a quiet stream every 15 s: three missing ones are a dead connection."""
 
+IN_DOUBT = "it may still be carried out; look, or repeat"
+
 Query = Mapping[str, str | int | float | bool | None]
 
 
@@ -52,6 +54,20 @@ class Patience:
     def __init__(self, limit_s: float) -> None:
         self._deadline = time.monotonic() + limit_s
         self._pause_s = BACKOFF_FIRST_S
+        self._sent = False
+        self.away: StoreAway | None = None
+        """What a pool said whose database does not answer: it tells more than heads that are not there."""
+
+    def told(self, error: StoreAway, *, changes: bool) -> None:
+        """Note that the database was away. Of several answers to a change any may be the one that is carried out."""
+        self.away = StoreAway(error.refusal.message, hint=IN_DOUBT) if changes and self._sent else error
+        self._sent = True
+
+    def broke(self) -> None:
+        """Note that a connection broke after something was sent: it may be carried out."""
+        self._sent = True
+        if self.away is not None:
+            self.away = StoreAway(self.away.refusal.message, hint=IN_DOUBT)
 
     def pause(self) -> bool:
         """Wait a little; return False instead when the time is over."""
@@ -104,7 +120,8 @@ class Caller:
 
         A call that is not ``repeatable`` is repeated only while it has surely not reached the pool. A ``long_poll``
         that broke after a while was well until then: the time of looking for the pool begins when it is lost. Raises
-        ``DaemonNotRunning`` when nobody answers and ``Unavailable`` when the connection broke.
+        ``DaemonNotRunning`` when nobody answers and ``Unavailable`` when the connection broke, ``StoreAway``
+        rather than either of them when a head said that meanwhile.
         """
         patience, limit_s, followed = Patience(self.retry_s), timeout_s or self.timeout_s, False
         while True:
@@ -123,8 +140,11 @@ class Caller:
                     # It was not carried out, whatever it is. To a leader that was named it goes at once, but only once.
                     followed = self._follow(target, reply.headers) and not followed
                     if not followed and not patience.pause():
-                        raise error
+                        raise patience.away or error
                     continue
+                if isinstance(error, StoreAway):
+                    patience.told(error, changes=method != "GET")
+                    error = patience.away or error
                 if long_poll and time.monotonic() - begun > BACKOFF_MAX_S:
                     patience = Patience(self.retry_s)
                 if reply.status != 503 or not error.retryable or not repeatable or not patience.pause():
@@ -132,14 +152,22 @@ class Caller:
             except NotSent:
                 self._again(patience, target)
             except Broken as broken:
-                origin = target.origin if target else ""
                 # A pool that was silent for the whole time limit was not well.
                 if long_poll and BACKOFF_MAX_S < time.monotonic() - begun < limit_s:
                     patience = Patience(self.retry_s)
-                if not repeatable or not patience.pause():
-                    doubt = "" if repeatable else "; whether the call was carried out is unknown"
-                    raise Unavailable(f"the connection to {origin} broke: {broken}{doubt}") from None
-                self._forget(target)
+                self._broke(patience, target, broken, changes=method != "GET", repeatable=repeatable)
+
+    def _broke(
+        self, patience: Patience, target: Target | None, broken: Broken, *, changes: bool, repeatable: bool
+    ) -> None:
+        """Look for the pool again after a pause, or raise what is known of why there is no answer."""
+        if changes:
+            patience.broke()
+        if not repeatable or not patience.pause():
+            doubt = "" if repeatable else "; whether the call was carried out is unknown"
+            origin = target.origin if target else ""
+            raise patience.away or Unavailable(f"the connection to {origin} broke: {broken}{doubt}") from None
+        self._forget(target)
 
     def _refusal(self, target: Target, reply: Reply, url: str) -> CorralError:
         """Return the error of an answer; look for the pool again where another place may answer better."""
@@ -191,7 +219,7 @@ class Caller:
     def _again(self, patience: Patience, target: Target | None) -> None:
         self._forget(target)
         if not self.discovery.may_return() or not patience.pause():
-            raise self.discovery.not_running(target.origin if target else "") from None
+            raise patience.away or self.discovery.not_running(target.origin if target else "") from None
 
     def _forget(self, target: Target | None) -> None:
         """Look for the pool again at the next call, at its next head; unless another thread has found it meanwhile."""

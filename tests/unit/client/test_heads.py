@@ -137,6 +137,18 @@ def test_a_database_that_is_away_is_waited_for_as_far_as_patience_goes() -> None
         client(Heads(a=[away], b=[away]), retry_s=0.05).queues()
 
 
+@pytest.mark.parametrize("gone", [NotSent("refused"), Broken("reset"), elsewhere(None)])
+@pytest.mark.parametrize("answers", [1, 2])
+def test_that_the_database_is_away_tells_more_than_a_head_that_is_gone(gone: Answer, answers: int) -> None:
+    away = Reply(503, {}, b'{"code": "STORE_AWAY", "message": "the database is away", "hint": "nothing was changed"}')
+    answered: list[Answer] = [away] * answers
+    heads = Heads(a=[gone], b=[*answered, NotSent("refused")])
+    with pytest.raises(StoreAway, match="the database is away") as caught:
+        client(heads, retry_s=0.1).cancel("1")
+    sure = answers == 1 and not isinstance(gone, Broken)
+    assert caught.value.refusal.hint == ("nothing was changed" if sure else calls.IN_DOUBT)
+
+
 def test_a_leader_that_is_cut_off_from_its_database_is_left_for_the_one_that_leads_now() -> None:
     away = Reply(503, {}, b'{"code": "STORE_AWAY", "message": "the database does not answer"}')
     assert asked_of(a=[elsewhere(B), away], b=[away, EMPTY]) == ["a", "b", "a", "b"]
