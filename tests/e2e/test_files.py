@@ -19,7 +19,7 @@ from corral.client import Client
 from corral.client.handle import JobHandle
 from corral.model.errors import CorralError
 from corral.model.job import Gang, JobState
-from corral.runtime.options import HeadOptions, PoolOptions
+from corral.runtime.options import HeadAsked
 from corral.runtime.starting.heading import start_head
 from corral.runtime.starting.stopping import stop_pool
 from tests.waiting import wait_until
@@ -51,8 +51,8 @@ class Site:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        head = HeadOptions(address="127.0.0.1", node=None, gcs_port=0, ray_port_first=0)
-        info = start_head(PoolOptions(state_dir=root / "h", host="127.0.0.1", port=0, head=head))
+        asked = HeadAsked(state_dir=root / "h", address="127.0.0.1", port=0, no_node=True, gcs_port=0, ray_port_first=0)
+        info = start_head(asked)
         assert info.join is not None
         token, *command = info.join.split()
         name, _, secret = token.partition("=")

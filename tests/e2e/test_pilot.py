@@ -19,7 +19,7 @@ from bench.slurm import Slurm
 from bench.slurm_config import TUNED, Shape
 from bench.slurm_hosts import HostedNodes
 from corral.client import Client
-from corral.runtime.options import HeadOptions, PoolOptions
+from corral.runtime.options import HeadAsked
 from corral.runtime.starting.heading import HeadInfo, start_head
 from corral.runtime.starting.stopping import stop_pool
 from tests import needs
@@ -41,8 +41,9 @@ def ground() -> Iterator[Path]:
 
 
 def head_at(address: str, state_dir: Path) -> HeadInfo:
-    head = HeadOptions(address=address, node=None, gcs_port=0, ray_port_first=0)
-    return start_head(PoolOptions(state_dir=state_dir, host=address, port=0, head=head))
+    return start_head(
+        HeadAsked(state_dir=state_dir, address=address, port=0, no_node=True, gcs_port=0, ray_port_first=0)
+    )
 
 
 def script_of(info: HeadInfo, ground: Path) -> str:

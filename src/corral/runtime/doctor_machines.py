@@ -16,6 +16,7 @@ from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile, load_pool
 from corral.runtime.ray.node import answers
 from corral.runtime.starting.launcher import running_supervisor
+from corral.runtime.starting.remembering import LOOPBACK, alone_note
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -42,6 +43,8 @@ def machines(paths: StatePaths) -> list[Finding]:
     pool = load_pool(paths.pool)
     versions = own_versions()
     found = [Finding("versions", ok=True, detail=f"corral {versions.corral}, Ray {versions.ray}")]
+    if pool.role == "head" and pool.address == LOOPBACK:
+        found.append(Finding("address", ok=None, detail=alone_note()))
     if running_supervisor(paths) is None:
         return found
     checks: list[Callable[[StatePaths, PoolFile], list[Finding]]] = [_gcs]

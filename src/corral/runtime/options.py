@@ -53,6 +53,28 @@ class HeadOptions(msgspec.Struct, frozen=True, kw_only=True):
     store: str | None = None
 
 
+class HeadAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``corral head`` was asked for; ``None`` (and neither ``insecure`` nor TLS files) is as at the last start.
+
+    ``no_node`` and ``node`` exclude each other. The rest is as in :class:`PoolOptions` and :class:`HeadOptions`.
+    """
+
+    state_dir: Path
+    host: str | None = None
+    address: str | None = None
+    port: int | None = None
+    gcs_port: int | None = None
+    ray_port_first: int | None = None
+    node: str | None = None
+    no_node: bool = False
+    store: str | None = None
+    simulated: str | None = None
+    gpus_per_node: int | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    insecure: bool = False
+
+
 class JoinOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A machine that becomes a node. ``heads`` are HOST[:PORT]; ``token`` is a join token with its fingerprints.
 

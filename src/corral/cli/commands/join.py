@@ -120,35 +120,30 @@ def head(
 ) -> None:
     """Start a pool that other machines can join, and print the command with which they do.
 
-    Without --tls-cert and --tls-key a certificate is made; the join command carries its fingerprint.
+    Without --tls-cert and --tls-key a certificate is made; the join command carries its fingerprint. What is not given
+    is as at the last start: address, ports, node, store, certificate.
     """
-    from corral.devices.cpu import node_facts
-    from corral.runtime.machines.machine import own_address
-    from corral.runtime.options import HeadOptions, PoolOptions
+    from corral.runtime.options import HeadAsked
     from corral.runtime.starting.heading import start_head
 
     if no_node and (name is not None or simulated is not None or gpus_per_node is not None):
         raise UsageError("--no-node leaves nothing to name or to simulate", hint="choose one")
-    listening = host or address or own_address()
-    reached = address or (own_address() if listening in {"0.0.0.0", "::"} else listening)  # noqa: S104 - compared
     info = start_head(
-        PoolOptions(
+        HeadAsked(
             state_dir=session.state_dir,
-            host=listening,
+            host=host,
+            address=address,
             port=port,
-            nodes=None if simulated is None else 1,
-            gpus_per_node=gpus_per_node,
+            gcs_port=gcs_port,
+            ray_port_first=ray_ports,
+            node=None if name is None else checked_node(name),
+            no_node=no_node,
+            store=store_url(store),
             simulated=simulated,
+            gpus_per_node=gpus_per_node,
             tls_cert=None if tls_cert is None else Path(tls_cert).absolute(),
             tls_key=None if tls_key is None else Path(tls_key).absolute(),
             insecure=insecure,
-            head=HeadOptions(
-                address=reached,
-                node=None if no_node else checked_node(name or node_facts().hostname),
-                gcs_port=gcs_port,
-                ray_port_first=ray_ports,
-                store=store_url(store),
-            ),
         )
     )
 

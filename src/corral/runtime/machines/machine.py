@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import platform
 import secrets
 import socket
+import struct
 from importlib.metadata import PackageNotFoundError, version
 
 import corral
-from corral.model.errors import DependencyMissing
+from corral.model.errors import DependencyMissing, InvalidField
 from corral.ports.membership import Versions
 from corral.runtime.paths import StatePaths
 from corral.runtime.wholefile import write_whole
 
 ANYWHERE = ("192.0.2.1", 9)
 """An address for documentation (RFC 5737): a datagram socket connected to it shows the way and sends nothing."""
+
+SIOCGIFADDR = 0x8915
+"""The request for the address of a network interface (netdevice(7))."""
 
 
 def machine_id(paths: StatePaths) -> str:
@@ -35,11 +41,47 @@ def own_versions() -> Versions:
 
 
 def own_address(towards: tuple[str, int] = ANYWHERE) -> str:
-    """Return the address from which this machine reaches another; loopback where there is no way."""
+    """Return the address from which this machine reaches another.
+
+    Where there is no way it is the machine's only one, and loopback where it has none or several.
+    """
     family = socket.AF_INET6 if ":" in towards[0] else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(towards)
         except OSError:
-            return "127.0.0.1"
+            found = addresses()
+            return found[0] if len(found) == 1 else "127.0.0.1"
         return str(probe.getsockname()[0])
+
+
+def addresses() -> tuple[str, ...]:
+    """Return the first IPv4 address of each network interface of this machine, loopback left out."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                found.append(socket.inet_ntoa(answer[20:24]))
+    return tuple(address for address in dict.fromkeys(found) if not address.startswith("127."))
+
+
+def is_own_address(address: str) -> bool:
+    """Return whether a name or an address is one of this machine: whether it can listen there."""
+    with contextlib.suppress(OSError, UnicodeError):
+        for family, kind, _, _, place in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM):
+            with contextlib.suppress(OSError), socket.socket(family, kind) as trial:
+                trial.bind(place)
+                return True
+    return False
+
+
+def check_own_address(address: str) -> None:
+    """Raise ``InvalidField`` for an address at which others cannot reach this machine, for it is not its own."""
+    if not is_own_address(address):
+        found = ", ".join(addresses())
+        raise InvalidField(
+            f"{address} is no address of this machine",
+            field="--address",
+            hint=f"it has {found}" if found else "`ip address` shows those that it has",
+        )

@@ -13,11 +13,12 @@ from corral.runtime.machines.cluster import load_cluster
 from corral.runtime.machines.jointoken import VARIABLE, JoinToken, secret_in, write_join_token
 from corral.runtime.machines.machine import own_versions
 from corral.runtime.machines.tls import fingerprint, own_certificate
-from corral.runtime.options import GCS_PORT, RAY_PORT_FIRST, HeadOptions, PoolInfo, PoolOptions
+from corral.runtime.options import GCS_PORT, RAY_PORT_FIRST, HeadAsked, HeadOptions, PoolInfo
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile, load_pool
 from corral.runtime.ray.node import PORTS
 from corral.runtime.starting.launcher import prepare, start_pool, usable
+from corral.runtime.starting.remembering import as_last
 from corral.runtime.wholefile import write_whole
 
 
@@ -31,12 +32,14 @@ class HeadInfo(msgspec.Struct, frozen=True, kw_only=True):
     join: str | None
 
 
-def start_head(options: PoolOptions) -> HeadInfo:
-    """Start a head and return when it serves. ``options.head`` is set. Raises what :func:`start_pool` raises."""
+def start_head(asked: HeadAsked) -> HeadInfo:
+    """Start a head and return when it serves. Raises ``InvalidField`` and what :func:`start_pool` raises."""
+    own_versions()
+    paths = StatePaths(asked.state_dir.absolute())
+    last = _last(paths)
+    options, notes = as_last(asked, last)
     head = options.head
     assert head is not None
-    own_versions()
-    paths = StatePaths(options.state_dir.absolute())
     prepare(paths)
     with usable(paths):
         if options.tls_cert is None and not options.insecure:
@@ -45,12 +48,8 @@ def start_head(options: PoolOptions) -> HeadInfo:
         paths.ray_token.parent.mkdir(mode=0o700, exist_ok=True)
         if not paths.ray_token.exists():
             write_whole(paths.ray_token, secrets.token_hex(32).encode(), mode=0o600)
-    last = _last(paths)
-    if last is not None:
-        # The nodes know where it was.
-        options = replace(options, port=options.port or last.bound_port)
-        head = replace(head, store=head.store or last.store)
     info = start_pool(replace(options, head=_with_ports(head, last.gcs_port if last else 0)))
+    info = replace(info, notes=(*notes, *info.notes))
     return HeadInfo(pool=info, join=join_command(paths) if paths.join_token.exists() else None)
 
 

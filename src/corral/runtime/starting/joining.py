@@ -31,7 +31,7 @@ from corral.ports.membership import JoinAsk, Joined
 from corral.runtime.machines.cluster import Head, load_cluster
 from corral.runtime.machines.heads import head_of, join_at, leave_at
 from corral.runtime.machines.jointoken import JoinToken, parse_join_token
-from corral.runtime.machines.machine import machine_id, own_address, own_versions
+from corral.runtime.machines.machine import check_own_address, machine_id, own_address, own_versions
 from corral.runtime.machines.rejoining import REFUSALS, note_heads, read_secret, rejoin
 from corral.runtime.options import JoinOptions, NodeInfo, StopReport
 from corral.runtime.paths import StatePaths
@@ -65,6 +65,8 @@ def start_node(options: JoinOptions) -> NodeInfo:
     """
     paths = StatePaths(options.state_dir.absolute())
     token = parse_join_token(options.token, insecure=options.insecure)
+    if options.address is not None:
+        check_own_address(options.address)
     versions = own_versions()
     node = NodeId(options.node or node_facts().hostname)
     prepare(paths)

@@ -67,7 +67,7 @@ def test_a_machine_that_could_not_join_runs_nothing_and_keeps_no_secrets(
     monkeypatch.setattr(joining, "rejoin", rejoin)
     monkeypatch.setattr(joining, "own_versions", lambda: None)
     options = JoinOptions(
-        state_dir=paths.root, heads=("10.0.0.1",), token=TOKEN, node="n1", address="10.0.0.2", insecure=True
+        state_dir=paths.root, heads=("10.0.0.1",), token=TOKEN, node="n1", address="127.0.0.2", insecure=True
     )
     with pytest.raises(expected):
         joining.start_node(options)
