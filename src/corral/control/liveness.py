@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from corral.control.board import NodeView
 from corral.control.book import Book
+from corral.control.excuses import excused, restarted
 from corral.control.holdings import tasks_on
 from corral.control.launching import STOP_CAUSE, launch, stops
 from corral.control.leases import Leases
@@ -78,6 +79,7 @@ class Liveness:
             book.record(NodeJoined(at=now, spec=hello.spec))
         if rebooted:
             self._leases.restarted(contact)
+            contact.restarted_at = now
         contact.connected = True
         self._heard(now, contact)
         self._observe(hello.node, contact, hello.devices, hello.shards)
@@ -285,7 +287,8 @@ class Liveness:
             if not task.state.holds:
                 self._acknowledge(node, report)
                 return
-            self._end(now, job.id, key, report.incarnation, report.exit, seen_by)
+            exit_ = excused(report.exit, self._book, node, gang) if seen_by is None else report.exit
+            self._end(now, job.id, key, report.incarnation, exit_, seen_by)
         elif not task.state.holds:
             self._unknown(node, report)
         elif gang.stopping is not None:
@@ -340,9 +343,8 @@ class Liveness:
             return
         key = job.task_key(gang.index, task.rank)
         if task.state is TaskState.RUNNING or rebooted:
-            cause = Cause.NODE_LOST if rebooted else Cause.SHIM_LOST
-            message = "the node restarted" if rebooted else "its node does not know the task any more"
-            self._end(now, job.id, key, gang.incarnation, TaskExit(cause, message=message), None)
+            unknown = TaskExit(Cause.SHIM_LOST, message="its node does not know the task any more")
+            self._end(now, job.id, key, gang.incarnation, restarted(node) if rebooted else unknown, None)
         elif gang.stopping is not None:
             exit_ = TaskExit(STOP_CAUSE[gang.stopping], message="never started")
             self._end(now, job.id, key, gang.incarnation, exit_, None)

@@ -41,6 +41,7 @@ class Contact(msgspec.Struct):
     getting new tasks. ``other_machine`` is the hostname of a machine that wants to be this node while tasks of the one
     before it may still run. ``lapses`` counts how often the connection broke or the node was given up: the wish for a
     hello bears that number, and an answer to an older one is out of date.
+    ``restarted_at`` is when the machine was last seen to have been started anew.
     """
 
     connected: bool = False
@@ -60,6 +61,7 @@ class Contact(msgspec.Struct):
     clock_wrong: bool = False
     other_machine: str = ""
     lapses: int = 0
+    restarted_at: float | None = None
     healthy_streak: dict[DeviceId, int] = {}
     doubted: frozenset[DeviceId] = frozenset()
 

@@ -93,7 +93,10 @@ NOT_STARTED_CODE = 127
 
 
 class TaskExit(msgspec.Struct, frozen=True):
-    """How a task ended. Exactly one of ``exit_code`` and ``signal`` is set when the process ran to an end."""
+    """How a task ended. Exactly one of ``exit_code`` and ``signal`` is set when the process ran to an end.
+
+    ``blameless`` is an end that says nothing against the node: it was started anew, or left the pool.
+    """
 
     cause: Cause
     exit_code: int | None = None
@@ -104,6 +107,7 @@ class TaskExit(msgspec.Struct, frozen=True):
     cpu_s: float | None = None
     rss_max_mib: int | None = None
     log_bytes: int | None = None
+    blameless: bool = False
 
     @property
     def ok(self) -> bool:

@@ -10,6 +10,8 @@ from corral.model.resources import Amount, NodeSpec, Placement
 from corral.model.tenant import Queue, Tenant, Token
 
 KEYS_MAX = 100_000
+LEFT = "left the pool"
+"""The reason of the cordon of a node that leaves; when it joins again the cordon is lifted."""
 
 
 class Node(msgspec.Struct):

@@ -138,9 +138,9 @@ def _after_run(job: Job, gang: Gang, now: float) -> Decision:
 def _nodes_to_avoid(gang: Gang, failure: Task, cause: Cause) -> tuple[NodeId, ...]:
     if cause is Cause.PREEMPTED:
         return ()
-    guilty: Sequence[Task] = [failure]
+    guilty: Sequence[Task] = [] if failure.exit is not None and failure.exit.blameless else [failure]
     if cause in LOSSES:
-        guilty = [task for task in gang.tasks if cause_of(task) is cause]
+        guilty = [t for t in gang.tasks if cause_of(t) is cause and not (t.exit is not None and t.exit.blameless)]
     nodes = tuple(dict.fromkeys(task.placement.node for task in guilty if task.placement is not None))
     # A failed device stops all ranks with the same words and is itself not offered again: only a sure node is avoided.
     return nodes if cause is not Cause.DEVICE_FAILED or len(nodes) == 1 else ()

@@ -12,6 +12,7 @@ from typing import Protocol
 from corral.model.errors import ClockSkew, CorralError, Forbidden, NodeNameTaken, VersionMismatch
 from corral.model.ids import DEFAULT_TENANT, NodeId, TenantId
 from corral.model.report import NodeReport
+from corral.model.state import LEFT
 from corral.model.tenant import Role, Token
 from corral.ports.engine import Engine
 from corral.ports.membership import HeadPlace, JoinAsk, Joined, Versions
@@ -27,9 +28,6 @@ FORGET_EVERY_S = 1.0
 SILENT_LOOKS = 3
 FORGET_S = 600.0
 """How long a node that left is watched before it is for an administrator to forget."""
-
-LEFT = "left the pool"
-"""The reason of the cordon of a node that leaves; when it joins again the cordon is lifted."""
 
 log = logging.getLogger("corral.membership")
 _SELF = Principal(DEFAULT_TENANT, Role.ADMIN, "join")

@@ -16,13 +16,14 @@ from corral.model.errors import ClockSkew, Forbidden, NodeNameTaken, VersionMism
 from corral.model.ids import DEFAULT_TENANT, GangKey, JobId, NodeId, TenantId
 from corral.model.report import NodeReport
 from corral.model.resources import Amount, NodeSpec
+from corral.model.state import LEFT
 from corral.model.tenant import Role, Token
 from corral.ports.membership import JoinAsk, Versions
 from corral.ports.pool import Principal
 from corral.runtime.machines import membership
 from corral.runtime.machines.cluster import ClusterFile, Head, load_cluster, save_cluster
 from corral.runtime.machines.jointoken import JoinToken, parse_join_token, write_join_token
-from corral.runtime.machines.membership import LEFT, PoolMembership, check_versions
+from corral.runtime.machines.membership import PoolMembership, check_versions
 from corral.runtime.machines.tls import fingerprint, own_certificate
 from corral.runtime.machines.tokens import machine_tokens, node_of
 from corral.runtime.paths import StatePaths
