@@ -147,10 +147,17 @@ class PlainTransport:
         except OSError as error:
             connection.close()
             if (doubt := getattr(error, "verify_message", None)) is not None:
-                raise UsageError(f"the certificate of {origin} is not trusted: {doubt}", hint=_CA_HINT) from None
+                raise UsageError(f"the certificate of {origin} is not trusted: {doubt}", hint=hint_for(doubt)) from None
             raise NotSent(_reason(error)) from error
         connection.sock.settimeout(timeout_s)
         return connection
+
+
+def hint_for(doubt: str) -> str:
+    """Return what to do about a certificate, by what is wrong with it."""
+    if "mismatch" in doubt:
+        return "use an address that the certificate names; `corral head --address` takes one into the head's own"
+    return _CA_HINT
 
 
 class _PlainStream:

@@ -132,3 +132,11 @@ def test_a_file_without_a_certificate_is_named(tmp_path: Path) -> None:
             pytest.raises(UsageError, match=r"empty.pem holds no certificate"),
         ):
             client.status()
+
+
+def test_an_address_that_a_certificate_does_not_name_is_told_from_one_nobody_trusts(tmp_path: Path) -> None:
+    elsewhere = made(tmp_path, "elsewhere", "IP:127.0.0.9")
+    with serving(elsewhere) as url, Client(url, ADMIN, ca_file=elsewhere.file) as client:
+        with pytest.raises(UsageError, match="mismatch") as caught:
+            client.status()
+        assert "--address" in (caught.value.refusal.hint or "")

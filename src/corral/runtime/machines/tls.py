@@ -50,10 +50,10 @@ def _refuse_to_ask() -> str:
     raise ValueError("the key has a passphrase, and nobody is there to give it")
 
 
-def _shake_hands(client_side: ssl.SSLContext, server_side: ssl.SSLContext) -> None:
+def _shake_hands(client_side: ssl.SSLContext, server_side: ssl.SSLContext, name: str | None = None) -> None:
     """Connect both ends over two buffers. Raises ``ssl.SSLError``."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = client_side.wrap_bio(to_client, to_server)
+    client = client_side.wrap_bio(to_client, to_server, server_hostname=name)
     server = server_side.wrap_bio(to_server, to_client, server_side=True)
     # Two flights each are all that TLS 1.2 and 1.3 take; the last one is for the client to read an alert.
     for end in (client, server, client, server, client):
@@ -61,26 +61,47 @@ def _shake_hands(client_side: ssl.SSLContext, server_side: ssl.SSLContext) -> No
             end.do_handshake()
 
 
-def own_certificate(folder: Path, address: str) -> tuple[Path, Path]:
-    """Return certificate and key of a head that was given none; made once, for ten years. Raises ``OSError``.
+def covers(certificate: Path, key: Path, address: str) -> bool:
+    """Return whether a client finds an address, or a name, among those of a certificate that is in order."""
+    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_side.load_cert_chain(certificate, key)
+    client_side = ssl.create_default_context(cadata=first_certificate(certificate.read_text()))
+    try:
+        _shake_hands(client_side, server_side, address)
+    except ssl.SSLCertVerificationError:
+        return False
+    return True
 
-    Nobody vouches for it: machines know it by its fingerprint, which the join token carries. So it may stay when the
-    address changes.
+
+def own_certificate(folder: Path, address: str) -> tuple[Path, Path]:
+    """Return certificate and key of a head that was given none; made for ten years. Raises ``OSError``.
+
+    Nobody vouches for it: machines know it by its fingerprint, which the join token carries. People's clients look for
+    the address as well: where it is not in the certificate a new one is made, with the same key and all names so far.
     """
     certificate, key = folder / "cert.pem", folder / "key.pem"
+    before: tuple[bytes, bytes] | None = None
     if certificate.exists() and key.exists():
         with contextlib.suppress(InvalidField):
             check_certificate(certificate, key)
-            return certificate, key
+            if covers(certificate, key, address):
+                return certificate, key
+            before = certificate.read_bytes(), key.read_bytes()
     folder.mkdir(mode=0o700, exist_ok=True)
-    made, secret = _self_signed(address)
+    made, secret = _self_signed(address, before)
     write_whole(key, secret, mode=0o600)
     write_whole(certificate, made)
     return certificate, key
 
 
-def _self_signed(address: str) -> tuple[bytes, bytes]:
-    """Return a new certificate and its key (PEM)."""
+def certificate_in(folder: Path) -> str:
+    """Return the certificate that a head made itself in ``folder``; empty where there is none. Raises ``OSError``."""
+    place = folder / "cert.pem"
+    return place.read_text() if place.exists() else ""
+
+
+def _self_signed(address: str, before: tuple[bytes, bytes] | None) -> tuple[bytes, bytes]:
+    """Return a new certificate and its key (PEM), with the key and the names of the one ``before``."""
     import datetime as dt
     import ipaddress
 
@@ -93,12 +114,20 @@ def _self_signed(address: str) -> tuple[bytes, bytes]:
             "cryptography is not installed, so no certificate can be made",
             hint="pip install 'corral[ray]', or give --tls-cert and --tls-key",
         ) from None
-    names: list[x509.GeneralName] = [x509.DNSName("localhost")]
     try:
-        names.append(x509.IPAddress(ipaddress.ip_address(address)))
+        own: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(address))
     except ValueError:
-        names.append(x509.DNSName(address))
+        own = x509.DNSName(address)
+    names: list[x509.GeneralName] = [x509.DNSName("localhost")]
     key = ec.generate_private_key(ec.SECP256R1())
+    if before is not None:
+        known = x509.load_pem_x509_certificate(before[0]).extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        )
+        names = list(known.value)
+        kept = serialization.load_pem_private_key(before[1], password=None)
+        key = kept if isinstance(kept, ec.EllipticCurvePrivateKey) else key
+    names.append(own)
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "corral head")])
     # Machines that join may have a clock that is a little behind.
     begin = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)

@@ -12,7 +12,7 @@ from corral.model.errors import CorralError, PortTaken, StateUnusable
 from corral.runtime.machines.cluster import load_cluster
 from corral.runtime.machines.jointoken import VARIABLE, JoinToken, secret_in, write_join_token
 from corral.runtime.machines.machine import own_versions
-from corral.runtime.machines.tls import fingerprint, own_certificate
+from corral.runtime.machines.tls import certificate_in, fingerprint, own_certificate
 from corral.runtime.options import GCS_PORT, RAY_PORT_FIRST, HeadAsked, HeadOptions, PoolInfo
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile, load_pool
@@ -20,6 +20,8 @@ from corral.runtime.ray.node import PORTS
 from corral.runtime.starting.launcher import prepare, start_pool, usable
 from corral.runtime.starting.remembering import as_last
 from corral.runtime.wholefile import write_whole
+
+JOIN_AGAIN = "nodes must join again (`corral leave --leave-tasks`, then `corral join` with the new token)"
 
 
 class HeadInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +45,10 @@ def start_head(asked: HeadAsked) -> HeadInfo:
     prepare(paths)
     with usable(paths):
         if options.tls_cert is None and not options.insecure:
+            before = certificate_in(paths.tls)
             certificate, key = own_certificate(paths.tls, head.address)
+            if before and before != certificate_in(paths.tls):
+                notes = (*notes, f"a new certificate, for {head.address}: {JOIN_AGAIN}")
             options = replace(options, tls_cert=certificate, tls_key=key)
         paths.ray_token.parent.mkdir(mode=0o700, exist_ok=True)
         if not paths.ray_token.exists():

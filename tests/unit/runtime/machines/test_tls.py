@@ -9,7 +9,7 @@ import pytest
 
 from corral.model.errors import InvalidField
 from corral.runtime.leading.announcing import certificate_of
-from corral.runtime.machines.tls import check_certificate, fingerprint, own_certificate
+from corral.runtime.machines.tls import check_certificate, covers, fingerprint, own_certificate
 from tests.needs import program
 from tests.unit.client.test_tls import made
 
@@ -54,8 +54,20 @@ def test_a_head_makes_its_certificate_once(tmp_path: Path) -> None:
     check_certificate(certificate, key)
     assert key.stat().st_mode & 0o777 == 0o600
     before = certificate.read_bytes(), key.read_bytes()
-    own_certificate(tmp_path / "tls", "10.0.0.2")
+    own_certificate(tmp_path / "tls", "10.0.0.1")
     assert (certificate.read_bytes(), key.read_bytes()) == before
+
+
+@pytest.mark.parametrize("other", ["10.0.0.2", "head.example", "fd00::1"])
+def test_a_head_at_another_address_gets_a_certificate_that_names_it_too(tmp_path: Path, other: str) -> None:
+    certificate, key = own_certificate(tmp_path / "tls", "10.0.0.1")
+    before = fingerprint(certificate.read_text()), key.read_bytes()
+    assert not covers(certificate, key, other)
+    own_certificate(tmp_path / "tls", other)
+    assert fingerprint(certificate.read_text()) != before[0]
+    assert key.read_bytes() == before[1]
+    check_certificate(certificate, key)
+    assert all(covers(certificate, key, name) for name in ("10.0.0.1", "localhost", other))
 
 
 def test_a_damaged_certificate_of_its_own_is_made_anew(tmp_path: Path) -> None:
