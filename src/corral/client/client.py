@@ -125,9 +125,8 @@ class Client:
         back (yet).
         """
         from corral.client.fetching import fetched
-        from corral.client.luggage import Luggage
 
-        return fetched(self, ref, Path(directory), Luggage(self._caller))
+        return fetched(self, ref, Path(directory), self._caller)
 
     def handle(self, ref: str) -> JobHandle:
         """Return the handle of a job by its number or name."""

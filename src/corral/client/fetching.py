@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from corral.client.calls import Caller
+from corral.client.discovery import Discovery
 from corral.client.luggage import Luggage
 from corral.model.errors import NotFound
 from corral.model.files import Returned
@@ -23,8 +25,9 @@ class Jobs(Protocol):
         """Return one job with some of its gangs."""
 
 
-def fetched(jobs: Jobs, ref: str, directory: Path, luggage: Luggage) -> list[Path]:
+def fetched(jobs: Jobs, ref: str, directory: Path, caller: Caller) -> list[Path]:
     """Write what a job, or the gang that ``ref`` names, gave back; return the files. Raises ``NotFound``."""
+    luggage = Luggage(caller)
     index = ref.split(".")[1] if ref[:1].isdecimal() and "." in ref else None
     first = int(index) if index is not None else 0
     written: list[Path] = []
@@ -38,6 +41,11 @@ def fetched(jobs: Jobs, ref: str, directory: Path, luggage: Luggage) -> list[Pat
         if index is not None or first >= job.spec.gangs:
             break
     if not written:
+        if not Luggage.of(caller).terms.travel:
+            raise NotFound(
+                f"nothing comes back from a pool of one machine: the files of job {job.id} lie there",
+                hint=_staying(job, caller.discovery),
+            )
         raise NotFound(f"nothing of job {job.id} came back", hint=_hint(job))
     return written
 
@@ -49,6 +57,14 @@ def _places(job: Job, gang: Gang, directory: Path, *, whole: bool) -> Iterator[t
     for returned in gang.outputs:
         if returned.incarnation == newest:
             yield (place / f"rank-{returned.rank}" if len(gang.tasks) > 1 else place), returned
+
+
+def _staying(job: Job, discovery: Discovery) -> str:
+    state_dir = discovery.state_dir if discovery.url is None else "the state directory of the pool"
+    own = f"{state_dir}/jobs/{job.id}/output"
+    if job.spec.workdir is None:
+        return f"see {own}"
+    return f"see {job.spec.workdir}, and {own} for what it wrote into CORRAL_OUTPUT_DIR"
 
 
 def _hint(job: Job) -> str:

@@ -39,7 +39,7 @@ class Luggage:
 
     def __init__(self, caller: Caller, terms: Terms = NOTHING_TRAVELS) -> None:
         self._caller = caller
-        self._terms = terms
+        self.terms = terms
 
     @classmethod
     def of(cls, caller: Caller) -> Luggage:
@@ -58,7 +58,7 @@ class Luggage:
         for ask in asks:
             key = (ask.workdir, tuple(sorted(ask.file_mounts.items())))
             if key not in known:
-                known[key] = self._sent(ask, self._terms)
+                known[key] = self._sent(ask, self.terms)
             packed.append(replace(ask, files=known[key]))
         return packed
 

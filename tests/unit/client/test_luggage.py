@@ -276,6 +276,22 @@ def test_elements_and_ranks_have_directories_of_their_own(
     assert [path.parent.parent.name for path in (tmp_path / "one").rglob("*.py")] == ["rank-1"]
 
 
+@pytest.mark.parametrize("workdir", [False, True])
+def test_where_the_files_of_a_pool_of_one_machine_lie_is_told(
+    client: Client, server: Served, project: Path, tmp_path: Path, *, workdir: bool
+) -> None:
+    pool = MemoryPool()
+    server.use(pool)
+    server.app.state.files = MemoryFiles(tmp_path / "pool", Terms())
+    client.submit(JobAsk(argv=("true",)))
+    pool.all["1"].spec = replace(pool.all["1"].spec, workdir=str(project) if workdir else None)
+    with pytest.raises(NotFound, match="pool of one machine: the files of job 1 lie there") as caught:
+        client.fetch("1", tmp_path / "out")
+    own = "the state directory of the pool/jobs/1/output"
+    hint = f"see {project}, and {own} for what it wrote into CORRAL_OUTPUT_DIR" if workdir else f"see {own}"
+    assert caught.value.refusal.hint == hint
+
+
 def test_what_is_no_longer_whole_is_told(client: Client, files: MemoryFiles, project: Path, tmp_path: Path) -> None:
     tree = returned(files, project, 0, 1).tree
     with pytest.raises(NotFound):
