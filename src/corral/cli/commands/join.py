@@ -17,6 +17,8 @@ from corral.model.errors import InvalidField, UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from corral.runtime.options import NodeInfo
+
 Name = Annotated[
     str | None, typer.Option("--name", metavar="NODE", help="Name of this machine as a node; its host name otherwise.")
 ]
@@ -159,8 +161,13 @@ def head(
 def join(
     session: Session,
     heads: Annotated[
-        str, typer.Argument(metavar="HEAD[:PORT][,HEAD...]", help="Heads of the pool.", show_default=False)
-    ],
+        str | None,
+        typer.Argument(
+            metavar="HEAD[:PORT][,HEAD...]",
+            help="Heads of the pool; none: those that this machine has joined before.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     token_file: Annotated[
         str | None,
@@ -188,6 +195,9 @@ def join(
     The head prints the whole command, with the token that lets machines in. What speaks against joining, from another
     release of corral, Ray or Python to a wrong clock, is said before anything is started.
 
+    A machine that has joined before and has not left, after a reboot for example, is started again by plain
+    corral join: it needs neither head nor token.
+
     Inside an allocation of Slurm the node is what Slurm gave: its CPUs, memory and GPUs. With --slurm the command
     prints a batch script that makes all machines of an allocation nodes: corral join HEAD --slurm | sbatch --nodes 4.
     """
@@ -196,6 +206,11 @@ def join(
     from corral.runtime.options import JoinOptions
     from corral.runtime.starting.joining import hold, start_node
 
+    if heads is None:
+        others = (token_file, name, address, ray_ports, simulated, gpus_per_node)
+        if slurm or insecure or any(one is not None for one in others):
+            raise UsageError("options of a node need its heads", hint="corral join HEAD[:PORT] ...")
+        return again(session, block=block, as_json=as_json)
     if slurm:
         print(pilot(heads, token_file=token_file, simulated=simulated, insecure=insecure), end="")
         return 0
@@ -223,11 +238,25 @@ def join(
             devices=given.devices,
         )
     info = start_node(options)
+    say_joined(info, as_json=as_json)
+    return hold(options.state_dir, info.supervisor_pid) if block else 0
+
+
+def again(session: Session, *, block: bool, as_json: bool) -> int:
+    """Start the node that this machine is."""
+    from corral.runtime.starting.joining import hold, start_node_again
+
+    info = start_node_again(place_of(session))
+    say_joined(info, as_json=as_json)
+    return hold(place_of(session), info.supervisor_pid) if block else 0
+
+
+def say_joined(info: NodeInfo, *, as_json: bool) -> None:
+    """Say that this machine is a node."""
     if as_json:
         print_json(info)
     else:
         note(f"node {info.node} ({info.address}) is in the pool at {info.url}")
-    return hold(options.state_dir, info.supervisor_pid) if block else 0
 
 
 def pilot(heads: str, *, token_file: str | None, simulated: str | None, insecure: bool = False) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import msgspec
 
-from corral.agent.config import AgentConfig, save
+from corral.agent.config import AgentConfig, load, save
 from corral.devices.cpu import NodeFacts, node_facts
 from corral.devices.simulated import SimulatedProbe
 from corral.model.ids import NodeId
@@ -108,6 +109,12 @@ def write_agents(configs: list[AgentConfig]) -> dict[str, str]:
         save(config, place)
         places[config.node] = str(place)
     return places
+
+
+def renew_agents(pool: PoolFile) -> None:
+    """Tell the agents of the last start that their supervisor is another one. Raises ``OSError``, ``StateUnusable``."""
+    for place in pool.agents.values():
+        save(msgspec.structs.replace(load(Path(place)), supervisor_start=f"{time.time_ns():x}"), Path(place))
 
 
 def agent_config(

@@ -23,6 +23,7 @@ from corral.model.errors import (
     DaemonStartFailed,
     HeadUnreachable,
     JobsRunning,
+    MissingField,
     NotLeader,
     Unavailable,
 )
@@ -37,7 +38,7 @@ from corral.runtime.options import JoinOptions, NodeInfo, StopReport
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import load_pool
 from corral.runtime.settings import load_settings
-from corral.runtime.starting.configuring import write_node
+from corral.runtime.starting.configuring import renew_agents, write_node
 from corral.runtime.starting.launcher import (
     end_supervisor,
     only_start,
@@ -98,6 +99,49 @@ def start_node(options: JoinOptions) -> NodeInfo:
         warnings.simplefilter("ignore", ResourceWarning)
         del process
     return NodeInfo(node=node, url=head.url, address=address, state_dir=str(paths.root), supervisor_pid=pid)
+
+
+def start_node_again(state_dir: Path) -> NodeInfo:
+    """Start the node that this machine is by what it was given when it joined, after a reboot for example.
+
+    Raises ``MissingField`` where it has not joined or has left, ``AlreadyRunning``, ``HeadUnreachable``, what refuses
+    this node (``REFUSALS``) and everything that stops a start. A node that does not start stays one.
+    """
+    paths = StatePaths(state_dir.absolute())
+    if not is_node(paths.root) or not paths.node_token.exists():
+        raise MissingField(
+            "this machine is no node of a pool: name its heads",
+            field="HEAD",
+            hint="`corral token join` on a head prints the whole command",
+        )
+    own_versions()
+    pool = load_pool(paths.pool)
+    check_own_address(pool.address)
+    prepare(paths)
+    with only_start(paths):
+        _check_free(paths)
+        rejoin(paths)
+        cluster = load_cluster(paths.cluster)
+        with usable(paths):
+            renew_agents(pool)
+        process = spawn_supervisor(paths)
+        try:
+            _wait_connected(paths, NodeId(cluster.node), process)
+        except BaseException:
+            end_supervisor(process)
+            raise
+        pid = process.pid
+    with warnings.catch_warnings():
+        # As above.
+        warnings.simplefilter("ignore", ResourceWarning)
+        del process
+    return NodeInfo(
+        node=cluster.node,
+        url=cluster.heads[0].url,
+        address=pool.address,
+        state_dir=str(paths.root),
+        supervisor_pid=pid,
+    )
 
 
 def leave(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:

@@ -8,22 +8,29 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from corral.agent.config import load
 from corral.model.errors import (
     DaemonStartFailed,
     HeadUnreachable,
     InvalidField,
+    MissingField,
     NotLeader,
     Unauthenticated,
     Unavailable,
 )
 from corral.model.ids import NodeId
 from corral.ports.membership import HeadPlace, JoinAsk, Joined, Versions
-from corral.runtime.machines.cluster import Head
+from corral.runtime.machines.cluster import ClusterFile, Head, save_cluster
 from corral.runtime.machines.jointoken import JoinToken
 from corral.runtime.options import JoinOptions
 from corral.runtime.paths import StatePaths
+from corral.runtime.poolfile import PoolFile, save_pool
+from corral.runtime.settings import Settings
 from corral.runtime.starting import joining
+from corral.runtime.starting.configuring import agent_config, write_agents
+from corral.runtime.starting.launcher import prepare
 
 HEAD = Head("http://10.0.0.1:7420")
 TOKEN = f"corral_join_{'x' * 32}"
@@ -86,6 +93,49 @@ def test_a_token_that_names_no_certificate_goes_nowhere_unless_asked(
     with pytest.raises(InvalidField, match="names no certificate"):
         joining.start_node(options)
     assert not (tmp_path / "state").exists()
+
+
+def test_a_machine_that_has_joined_is_started_again_from_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = StatePaths(tmp_path / "state")
+    with pytest.raises(MissingField, match="no node of a pool"):
+        joining.start_node_again(paths.root)
+    prepare(paths)
+    config = replace(agent_config(paths, NodeId("n1"), Settings(), pretence=None), supervisor_start="0")
+    pool = PoolFile(host="127.0.0.1", fork_socket="", agents=write_agents([config]), role="node")
+    save_pool(paths.pool, pool)
+    with pytest.raises(MissingField, match="no node of a pool"):
+        joining.start_node_again(paths.root)
+    paths.node_token.write_text("of the node\n")
+    save_cluster(paths.cluster, ClusterFile(gcs="10.0.0.1:7421", heads=(HEAD,), node="n1"))
+    started: list[subprocess.Popen[bytes]] = []
+
+    def spawn(_: StatePaths) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
+        return started[-1]
+
+    monkeypatch.setattr(joining, "spawn_supervisor", spawn)
+    monkeypatch.setattr(joining, "own_versions", lambda: None)
+    monkeypatch.setattr(joining, "rejoin", lambda _: replace(JOINED, connected=True))
+    info = joining.start_node_again(paths.root)
+    started[0].kill()
+    started[0].wait()
+    assert (info.node, info.url, info.address) == ("n1", HEAD.url, "127.0.0.1")
+    assert load(Path(pool.agents["n1"])).supervisor_start != "0"
+    answers = iter((JOINED, Unauthenticated("another machine has the name")))
+
+    def rejoin(_: StatePaths) -> Joined:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(joining, "rejoin", rejoin)
+    with pytest.raises(Unauthenticated):
+        joining.start_node_again(paths.root)
+    assert started[1].returncode is not None
+    assert paths.node_token.exists()
 
 
 def test_the_leader_that_a_head_names_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
