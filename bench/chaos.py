@@ -243,7 +243,8 @@ def report(chaos: Chaos, verdict: Verdict, minutes: float, seed: int) -> dict[st
     """Return what is printed."""
     doubles, paused_overlap = split(chaos.witness.overlaps(fenced(chaos.load.known())), chaos.paused)
     for one in doubles:
-        say(f"{one.task}: incarnation {one.older} ran beside {one.newer} for {one.seconds:.3f} s")
+        excuse = "its machine was paused" if (one.task, one.older) in chaos.paused else "its machine was not paused"
+        say(f"{one.task}: incarnation {one.older} ran beside {one.newer} for {one.seconds:.3f} s; {excuse}")
     return {
         "minutes": minutes,
         "faults": dict(sorted(chaos.faults.items())),

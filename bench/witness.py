@@ -32,7 +32,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Two incarnations of one task that ran at the same time, and for how long (seconds)."""
+    """Two incarnations of one task that ran at the same time, and for how long the older one did (seconds)."""
 
     task: str
     older: int
@@ -85,23 +85,22 @@ class Witness:
         """Return the first sign of life of an incarnation or a later one."""
         return next((mark for mark in self.marks(task) if mark.incarnation >= incarnation), None)
 
-    def overlaps(self, tasks: Iterable[str] | None = None) -> list[Overlap]:
-        """Return which incarnations of the same task ran at the same time."""
-        chosen = self.tasks() if tasks is None else tasks
-        return [found for task in chosen for found in overlaps(task, self.marks(task))]
+    def overlaps(task: str, marks: Iterable[Mark]) -> Iterator[Overlap]:
+    """Yield each pair of an older and a newer incarnation that both ran after the newer one had begun.
 
-
-def overlaps(task: str, marks: Iterable[Mark]) -> Iterator[Overlap]:
-    """Yield each pair of an older and a newer incarnation that both ran after the newer one had begun."""
-    began: dict[int, float] = {}
-    late: dict[tuple[int, int], float] = {}
+    ``seconds`` are those between the first and the last sign of life of the older one in that time: a machine that hung
+    meanwhile is not counted as running, what it did after it went on is.
+    """
+    began: set[int] = set()
+    late: dict[tuple[int, int], tuple[float, float]] = {}
     for mark in marks:
-        began.setdefault(mark.incarnation, mark.at)
+        began.add(mark.incarnation)
         for newer in began:
             if newer > mark.incarnation:
-                late[mark.incarnation, newer] = mark.at
-    for (older, newer), last in late.items():
-        yield Overlap(task, older, newer, max(0.0, last - began[newer]))
+                first, _ = late.get((mark.incarnation, newer), (mark.at, mark.at))
+                late[mark.incarnation, newer] = (first, mark.at)
+    for (older, newer), (first, last) in late.items():
+        yield Overlap(task, older, newer, max(0.0, last - first))
 
 
 def append(file: Path, mark: Mark) -> None:

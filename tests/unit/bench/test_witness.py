@@ -18,8 +18,10 @@ def marks(text: str) -> list[Mark]:
     [
         ("", []),
         ("1@0 1@1 2@5 2@6 4@9", []),
-        ("1@0 2@5 1@5.5 1@7 2@8", [Overlap("t", 1, 2, 2.0)]),
-        ("1@0 2@5 3@6 1@8 2@9", [Overlap("t", 1, 2, 3.0), Overlap("t", 1, 3, 2.0), Overlap("t", 2, 3, 3.0)]),
+        ("1@0 2@5 1@5.5 1@7 2@8", [Overlap("t", 1, 2, 1.5)]),
+        ("1@0 2@5 1@5.5 3@6 1@8 2@9", [Overlap("t", 1, 2, 2.5), Overlap("t", 1, 3, 0.0), Overlap("t", 2, 3, 0.0)]),
+        # Its machine hung from 1 to 30: it ran beside its successor from 30 on.
+        ("1@0 1@1 2@5 2@29 1@30 1@30.5 2@31", [Overlap("t", 1, 2, 0.5)]),
         # The order of lines is proof, whatever a clock says.
         ("1@0 2@5 1@4", [Overlap("t", 1, 2, 0.0)]),
     ],
@@ -45,7 +47,7 @@ def test_a_witness_reads_on_where_it_ended_and_leaves_half_a_line_for_later(tmp_
     assert witness.marks("a")[1:3] == [Mark(1, 2.0, "step"), Mark(3, 9.0, "start")]
     assert (witness.newest("a"), witness.last("a"), witness.last("b")) == (3, 11.0, 0.0)
     assert witness.first("a", 2) == Mark(3, 9.0, "start")
-    assert witness.overlaps() == [Overlap("a", 1, 3, 2.0)]
+    assert witness.overlaps() == [Overlap("a", 1, 3, 0.0)]
 
 
 def test_lines_of_several_writers_stay_whole(tmp_path: Path) -> None:
