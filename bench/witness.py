@@ -85,7 +85,13 @@ class Witness:
         """Return the first sign of life of an incarnation or a later one."""
         return next((mark for mark in self.marks(task) if mark.incarnation >= incarnation), None)
 
-    def overlaps(task: str, marks: Iterable[Mark]) -> Iterator[Overlap]:
+    def overlaps(self, tasks: Iterable[str] | None = None) -> list[Overlap]:
+        """Return which incarnations of the same task ran at the same time."""
+        chosen = self.tasks() if tasks is None else tasks
+        return [found for task in chosen for found in overlaps(task, self.marks(task))]
+
+
+def overlaps(task: str, marks: Iterable[Mark]) -> Iterator[Overlap]:
     """Yield each pair of an older and a newer incarnation that both ran after the newer one had begun.
 
     ``seconds`` are those between the first and the last sign of life of the older one in that time: a machine that hung
