@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -27,6 +30,8 @@ TOO_LARGE_HINT = (
     "leave out what is not needed with .corralignore, choose another workdir, "
     "or have the administrator name storage that all nodes see in shared_paths"
 )
+SLOW_S = 1.0
+_log = logging.getLogger("corral.client")
 BINARY = "application/octet-stream"
 
 
@@ -70,8 +75,9 @@ class Luggage:
         reason = ""
         for _ in range(TRIES):
             try:
-                gathered = gather(_found(ask, targets, terms.upload_max_mib * MIB, travels=travels))
-                self._send(gathered)
+                with _told_when_slow(", ".join([*([ask.workdir] if travels and ask.workdir else []), *targets])):
+                    gathered = gather(_found(ask, targets, terms.upload_max_mib * MIB, travels=travels))
+                    self._send(gathered)
             except Changed as changed:
                 reason = str(changed)
                 continue
@@ -147,6 +153,18 @@ class Luggage:
         if not 0 < len(found) <= len(names):
             raise FilesDamaged(f"{len(names)} blobs were asked for, {len(found)} came")
         return found
+
+
+@contextmanager
+def _told_when_slow(what: str) -> Iterator[None]:
+    """Say what takes long, once: without a word a large directory looks like a pool that hangs."""
+    timer = threading.Timer(SLOW_S, _log.warning, ("reading %s and sending what the pool lacks ...", what))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _in_place(path: str, terms: Terms) -> bool:

@@ -76,7 +76,7 @@ class Access:
         return Principal(token.tenant, token.role, token.id)
 
     async def find(self, who: Principal, ref: str) -> Ref:
-        """Return the job of a number, a gang (``12.3``) or a name. Foreign jobs are not found."""
+        """Return the job of a number, a gang (``12.3``, ``name.3``) or a name. Foreign jobs are not found."""
         number, _, index = ref.partition(".")
         tenant = scope(who)
         if number.isdecimal():
@@ -87,6 +87,11 @@ class Access:
             found = await self._by_name(ref, tenant)
             if found is not None:
                 return Ref(found[0], None, found[1])
+            # A name may hold dots itself: what is called so goes first.
+            name, _, last = ref.rpartition(".")
+            found = await self._by_name(name, tenant) if name and last.isdecimal() else None
+            if found is not None:
+                return Ref(found[0], self._gang(found[0], last, ref), found[1])
         raise NotFound(f"there is no job {ref[:128]!r}", hint="`corral ps --all` lists them")
 
     async def ended(self, job: JobId) -> Job | None:

@@ -21,6 +21,8 @@ MIB = 1 << 20
 KEPT_BYTES = 64 * MIB
 """So much of what was hashed stays in memory: most directories are read once."""
 
+PSEUDO = ("/proc", "/sys")
+
 Ignored = Callable[[bytes, bool], bool]
 """Whether the entry at a relative path (a directory or not) is left out."""
 
@@ -92,9 +94,12 @@ def scan(
     """
     found: list[Found] = []
     total = 0
+    endless = _endless()
     waiting = [(os.fsencode(directory), b"")]
     while waiting:
         here, prefix = waiting.pop()
+        if endless and _device(here) in endless:
+            raise FilesTooLarge(f"{what} holds {os.fsdecode(here)}, where the kernel makes files without end")
         with _opened(here, may_go=bool(prefix)) as entries:
             for entry in entries:
                 path = prefix + entry.name
@@ -110,6 +115,18 @@ def scan(
                 if len(found) > ENTRIES_MAX:
                     raise FilesTooLarge(f"{what} has more than {ENTRIES_MAX:,} entries")
     return found
+
+
+def _endless() -> frozenset[int]:
+    """Return the devices of the file systems in which the kernel makes up what is read."""
+    return frozenset(os.stat(place).st_dev for place in PSEUDO if os.path.ismount(place))  # noqa: PTH116
+
+
+def _device(directory: bytes) -> int | None:
+    try:
+        return os.stat(directory).st_dev  # noqa: PTH116 - bytes
+    except OSError:
+        return None
 
 
 def overlaid(trees: Sequence[Tree]) -> dict[bytes, tuple[Tree, Entry]]:

@@ -35,3 +35,9 @@ def test_a_reason_that_just_fits_stays_whole() -> None:
     assert state_words(pending, "a" * TOLD_MAX, TOLD_MAX) == f"pending: {'a' * TOLD_MAX}"
     longer = "b" * (TOLD_MAX + 1)
     assert state_words(pending, longer, TOLD_MAX) == f"pending: {'b' * (TOLD_MAX - 1)}…"
+
+
+def test_of_an_array_that_failed_is_told_how_much_of_it_did() -> None:
+    some = replace(FAILED, is_array=True, elements=10, message="1 of 10 elements failed (2); element 2: rank 0 died")
+    assert state_words(some, "").startswith("failed (1 of 10): ")
+    assert state_words(replace(some, state=JobState.SUCCEEDED, message=""), "") == "succeeded (10 elements)"

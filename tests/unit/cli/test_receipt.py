@@ -10,6 +10,7 @@ import msgspec
 from corral.cli.render.layout import as_text
 from corral.cli.render.receipt import history, receipt, receipt_line
 from corral.model import events
+from corral.model.files import ReturnKind
 from corral.model.ids import DeviceId, JobId, NodeId, TenantId
 from corral.model.job import Cause, JobSpec, JobState, StopReason, TaskExit, TaskState
 from corral.model.report import Receipt
@@ -121,3 +122,21 @@ def test_a_history_tells_each_fact() -> None:
         "1.0s gang 1 cancelled",
         "1.0s job cancelled: cancelled by ann",
     ]
+
+
+def test_of_the_checkpoints_of_a_start_the_last_is_told() -> None:
+    def saved(incarnation: int, mib: int, rank: int = 0) -> events.Fact:
+        return events.FilesReturned(
+            at=NOON,
+            job=JOB,
+            gang=0,
+            incarnation=incarnation,
+            rank=rank,
+            what=ReturnKind.CHECKPOINT,
+            tree="t",
+            size_bytes=mib << 20,
+        )
+
+    facts = [saved(1, 1), saved(1, 2), saved(1, 3, rank=1), saved(1, 4), saved(2, 5), saved(2, 6)]
+    text = as_text(history([JournalEntry(seq, 1, fact) for seq, fact in enumerate(facts)], zone=UTC), width=160)
+    assert [line.rpartition("back: ")[2].strip() for line in text.splitlines()[1:]] == ["3.0 MiB", "4.0 MiB", "6.0 MiB"]

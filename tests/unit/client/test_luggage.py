@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from corral.client import Client
+from corral.client import Client, luggage
 from corral.client.ignoring import IgnoreFiles
 from corral.client.luggage import Luggage
 from corral.model.ask import JobAsk
@@ -274,6 +275,22 @@ def test_elements_and_ranks_have_directories_of_their_own(
     assert found == {"3/rank-0/src/main.py", "3/rank-1/src/main.py", "7/rank-1/src/main.py"}
     client.fetch("1.1", tmp_path / "one")
     assert [path.parent.parent.name for path in (tmp_path / "one").rglob("*.py")] == ["rank-1"]
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_what_takes_long_is_said_once(monkeypatch: pytest.MonkeyPatch, *, slow: bool) -> None:
+    said: list[str] = []
+    over = threading.Event()
+    monkeypatch.setattr(luggage, "SLOW_S", 0.0 if slow else 1e6)
+
+    def warning(text: str, what: str) -> None:
+        said.append(text % what)
+        over.set()
+
+    monkeypatch.setattr(luggage._log, "warning", warning)
+    with luggage._told_when_slow("workdir /x"):
+        assert over.wait(10.0 if slow else 0.0) is slow
+    assert said == (["reading workdir /x and sending what the pool lacks ..."] if slow else [])
 
 
 @pytest.mark.parametrize("workdir", [False, True])

@@ -94,6 +94,11 @@ def test_a_name_is_the_newest_live_job_else_the_newest_finished_one(state_dir: P
             await house.pool.job(ADMIN, "one")
         assert (await house.pool.job(ann, "one")).id == "3"
         assert (await house.pool.job(ADMIN, "3.0")).id == "3"
+        await house.submit(JobAsk(name="v1.5", argv=("x",)), JobAsk(name="v1", argv=("x",), indices=(0, 1)))
+        assert (await house.pool.why(ADMIN, "v1.1")).gang == 1
+        assert (await house.pool.why(ADMIN, "v1.5")).job == "6"
+        with pytest.raises(NotFound, match=r"job 7 has no element 'v1\.2'"):
+            await house.pool.job(ADMIN, "v1.2")
         await house.stop()
 
     live(scenario, state_dir)

@@ -325,3 +325,9 @@ def test_a_link_that_leads_elsewhere_now_looks_different(tmp_path: Path) -> None
     (tmp_path / "new").rename(tmp_path / "latest")
     (now,) = scan(str(tmp_path), bytes_max=GIB)
     assert [(one.path, one.size, one.stamp) for one in before] != [(now.path, now.size, now.stamp)]
+
+
+@pytest.mark.skipif(not os.path.ismount("/proc"), reason="no /proc here")
+def test_a_directory_without_end_is_refused_before_it_is_read() -> None:
+    with pytest.raises(FilesTooLarge, match="the workdir holds /proc, where the kernel makes files without end"):
+        scan("/proc", bytes_max=1 << 40, what="the workdir")

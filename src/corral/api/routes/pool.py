@@ -138,7 +138,7 @@ async def stop(request: Request, asked: AskedNow, body: StopRequest | None = Non
     tasks = body.tasks if body else "refuse"
     running = asked.pool.status().running_gangs
     if tasks == "refuse" and running:
-        words = "1 gang runs" if running == 1 else f"{running} gangs run"
+        words = "1 job runs" if running == 1 else f"{running} jobs and array elements run"
         raise JobsRunning(words, hint='say {"tasks": "stop"} or {"tasks": "leave"}')
     left = await asked.pool.prepare_stop(asked.who, stop_tasks=tasks == "stop")
     response = answer(Stopped(tasks_left=left))

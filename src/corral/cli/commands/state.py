@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ import typer
 from corral.cli.commands.join import Store, store_url
 from corral.cli.session import Session
 from corral.cli.tree import Json, StrictGroup, command
+from corral.model.errors import Conflict
 
 if TYPE_CHECKING:
     from corral.storage.archive import Archived
@@ -27,7 +29,14 @@ def about() -> None:
 
 @state.command("export")
 @command
-def export(session: Session, file: Place, *, store: Store = None, as_json: Json = False) -> None:
+def export(
+    session: Session,
+    file: Place,
+    *,
+    store: Store = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace the file if it is there.")] = False,
+    as_json: Json = False,
+) -> None:
     """Write the whole state of this machine's pool, or of a database, to a file. The pool may run meanwhile.
 
     The file holds what jobs were told in their environment, and everybody's idempotency keys: keep it as safe as the
@@ -35,6 +44,8 @@ def export(session: Session, file: Place, *, store: Store = None, as_json: Json 
     """
     from corral.runtime.archiving import export_state
 
+    if not force:
+        check_free(file)
     told(session, export_state(session.state_dir, file, store_url(store)), f"written to {file}", as_json=as_json)
 
 
@@ -48,6 +59,12 @@ def import_(session: Session, file: Place, *, store: Store = None, as_json: Json
     from corral.runtime.archiving import import_state
 
     told(session, import_state(session.state_dir, file, store_url(store)), f"imported from {file}", as_json=as_json)
+
+
+def check_free(file: Path) -> None:
+    """Raise ``Conflict`` where something would be overwritten."""
+    if os.path.lexists(file):
+        raise Conflict(f"{file} is there already", hint="name another file, or replace it with --force")
 
 
 def told(session: Session, archived: Archived, what: str, *, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from rich.console import RenderableType
@@ -16,6 +17,8 @@ from corral.model.report import JobRows, JobSummary
 NODES_SHOWN = 2
 TOLD_MAX = 60
 """So many characters of why a job waits or failed fit into a row; `why` and `history` tell all of it."""
+_FAILED_OF = re.compile(r"(\d+) of (\d+) elements failed\b")
+"""How the message of a failed array begins: the row of a finished one has no counts."""
 # In the order in which people ask: what runs, what waits, what went well, what did not.
 _COUNTED = (
     (JobState.RUNNING, "running"),
@@ -75,7 +78,8 @@ def state_words(job: JobSummary, reason: str, told_max: int | None = None) -> st
         parts = [f"{job.counts[kind.value]} {text}" for kind, text in _COUNTED if job.counts.get(kind.value)]
         word = ", ".join(parts) if not job.state.ended or len(parts) > 1 else word
     elif job.is_array:
-        word = f"{word} ({job.elements} elements)"
+        failed = _FAILED_OF.match(job.message) if job.state is JobState.FAILED else None
+        word = f"{word} ({failed[1]} of {failed[2]})" if failed else f"{word} ({job.elements} elements)"
     if job.progress is not None and not job.state.ended:
         word += f" {int(100 * job.progress)} %"
     told = reason or (job.message if not job.state.ended else _why_ended(job))

@@ -10,6 +10,8 @@ from rich.text import Text
 
 from corral.cli.render.layout import Column, cell, facts, stack, state, table
 from corral.cli.render.units import counted, duration, gpu_hours, memory, percent, stamp
+from corral.model.events import FilesReturned
+from corral.model.files import ReturnKind
 from corral.model.report import Receipt
 from corral.ports.store import JournalEntry
 
@@ -69,14 +71,28 @@ def receipt_line(found: Receipt) -> str:
     return ", ".join(parts)
 
 
+def _saved(entry: JournalEntry) -> tuple[int, int, int] | None:
+    """Return whose checkpoint came back, ``None`` for any other fact."""
+    fact = entry.fact
+    if not isinstance(fact, FilesReturned) or fact.what is not ReturnKind.CHECKPOINT:
+        return None
+    return fact.gang, fact.rank, fact.incarnation
+
+
 def history(entries: Sequence[JournalEntry], *, zone: tzinfo | None = None) -> RenderableType:
-    """Return the facts of a job, oldest first, with the time since the one before."""
+    """Return the facts of a job, oldest first, with the time since the one before.
+
+    Of the checkpoints of one start of a task only the last that came back is told.
+    """
     from corral.cli.render.happenings import told
 
     heads = (Column("TIME", least=19), Column("AFTER", right=True), Column("WHAT", wide=True))
     rows = []
     before: float | None = None
+    last = {_saved(entry): entry.seq for entry in entries}
     for entry in entries:
+        if _saved(entry) is not None and last[_saved(entry)] != entry.seq:
+            continue
         after = "" if before is None else duration(entry.fact.at - before)
         rows.append((stamp(entry.fact.at, zone), after, told(entry.fact)))
         before = entry.fact.at
