@@ -279,7 +279,10 @@ def pilot(heads: str, *, token_file: str | None, simulated: str | None, insecure
 def leave(
     session: Session,
     force: Annotated[
-        bool, typer.Option("--force", "-f", help="Stop running tasks; their jobs go on elsewhere.")
+        bool,
+        typer.Option(
+            "--force", "-f", help="Kill running tasks at once, without a checkpoint; their jobs go on elsewhere."
+        ),
     ] = False,
     leave_tasks: Annotated[
         bool, typer.Option("--leave-tasks", help="Let running tasks go on; they are taken over when it joins again.")
