@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -171,6 +172,12 @@ class StatePaths:
     def gcs_temp(self) -> Path:
         """Return the folder of the GCS's own processes: they are no node of the pool and must not be taken for one."""
         return self._near("gcs")
+
+    def clear_short(self) -> None:
+        """Remove the short folder of the sockets, with what Ray left there: nothing of this machine's part runs."""
+        short = self._short_run()
+        if short.is_dir() and not short.is_symlink() and short.stat().st_uid == os.getuid():
+            shutil.rmtree(short, ignore_errors=True)
 
     def _near(self, name: str) -> Path:
         near = self.run / name

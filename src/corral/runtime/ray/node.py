@@ -147,7 +147,9 @@ class RayProcess:
         self._asked_at = time.monotonic()
         while not self._asked_to_end and not self._moved(gcs):
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.wait(LOOK_S)
+                code = process.wait(LOOK_S)
+                end_session(process.pid)
+                return code
         return _stop(process)
 
     def _moved(self, gcs: str) -> bool:
@@ -227,9 +229,30 @@ def _stop(process: subprocess.Popen[bytes]) -> int:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    end_session(process.pid)
     return 0
+
+
+def end_session(session: int) -> None:
+    """Kill what is left of a session whose first process has ended: Ray's helpers outlive a raylet that died.
+
+    Its number is not given to another as long as one of them lives.
+    """
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError):
+            process = os.pidfd_open(int(place.name))
+            try:
+                # Read when it is held: then it is not another one's.
+                if session_of(place) == session:
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+            finally:
+                os.close(process)
+
+
+def session_of(process: Path) -> int:
+    """Return the session of a process, by its folder in ``/proc`` (proc_pid_stat(5)). Raises ``OSError``."""
+    # The second field, in parentheses, may hold anything.
+    return int((process / "stat").read_text(errors="replace").rpartition(")")[2].split()[3])
 
 
 def main(arguments: list[str]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -172,8 +171,8 @@ def leave(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:
             raise DaemonStartFailed(f"the supervisor (pid {pid}) does not end", hint=f"see {paths.logs}")
         time.sleep(POLL_S)
     _drop_secrets(paths)
-    if paths.run != paths.root / "run" and not left:
-        shutil.rmtree(paths.run, ignore_errors=True)
+    if not left:
+        paths.clear_short()
     return StopReport(tasks_left=left, forced=force)
 
 

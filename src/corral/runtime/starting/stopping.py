@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -50,8 +49,8 @@ def stop_pool(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:
             raise DaemonStartFailed(f"the supervisor (pid {pid}) does not end", hint=f"see {paths.logs}")
         time.sleep(POLL_S)
     paths.daemon.unlink(missing_ok=True)
-    if paths.run != paths.root / "run" and not left:
-        shutil.rmtree(paths.run, ignore_errors=True)
+    if not left:
+        paths.clear_short()
     return StopReport(tasks_left=left, forced=force, one_head=shared is not None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -144,3 +145,30 @@ def test_a_full_disk_does_not_end_a_raylet(node: StatePaths, monkeypatch: pytest
     monkeypatch.setattr(module, "rejoin", Heads(OSError(28, "No space left on device")))
     monkeypatch.setattr(module, "REFRESH_S", -1.0)
     assert not RayProcess(node)._moved(load_cluster(node.cluster).gcs)
+
+
+def test_what_a_raylet_that_died_leaves_of_its_session_is_ended(tmp_path: Path) -> None:
+    child = "import subprocess, sys; print(subprocess.Popen(['sleep', '600'], process_group=0).pid)"
+    program = f"import os; print(os.getpid(), flush=True); {child}"
+    with (tmp_path / "out").open("w") as out:
+        subprocess.run([sys.executable, "-c", program], start_new_session=True, stdout=out, check=True)
+    session, left = map(int, (tmp_path / "out").read_text().split())
+    assert module.session_of(Path(f"/proc/{left}")) == session
+    held = os.pidfd_open(left)
+    try:
+        module.end_session(session)
+        assert select.select([held], [], [], 20.0)[0], "it lives"
+    finally:
+        os.close(held)
+    assert module.session_of(Path("/proc/self")) == os.getsid(0)
+
+
+def test_the_short_folder_of_ray_goes_with_its_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corral.runtime.paths.SHORT", tmp_path)
+    paths = StatePaths(tmp_path / ("long" * 30))
+    assert paths.ray_temp.is_relative_to(tmp_path)
+    assert not paths.ray_temp.is_relative_to(paths.root)
+    (paths.ray_temp / "session_1").mkdir(parents=True)
+    paths.clear_short()
+    assert not any(tmp_path.iterdir())
+    paths.clear_short()
