@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 import secrets
 from collections.abc import Collection, Mapping
 
@@ -17,6 +18,7 @@ from corral.runtime.paths import StatePaths
 from corral.runtime.wholefile import write_whole
 
 _NODE, _MACHINE = "node ", " of machine "
+JOIN_LABEL = "join"
 
 
 def local_token(paths: StatePaths, known: Collection[str]) -> str:
@@ -52,14 +54,14 @@ def machine_tokens(
     One whose digest is known stays; else a new secret is made. ``certificate`` (PEM) is the head's: the file of the
     join token holds its fingerprint too. Raises ``OSError``.
     """
-    wanted = [(paths.join_token, Role.JOIN, "join")]
+    wanted = [(paths.join_token, Role.JOIN, f"{JOIN_LABEL} of head {platform.node()}")]
     if node is not None:
         wanted.append((paths.node_token, Role.NODE, node_label(NodeId(node), machine_id(paths))))
     issued = []
     for place, role, label in wanted:
         secret = secret_in(place) if place.exists() else ""
         token = known.get(digest_of(secret))
-        if token is not None and token.role is role and token.label == label:
+        if token is not None and token.role is role and (role is Role.JOIN or token.label == label):
             if role is Role.JOIN:
                 _keep_whole(paths, secret, certificate)
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import platform
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -292,8 +293,12 @@ def test_a_head_keeps_its_tokens_and_replaces_those_that_are_refused(tmp_path: P
     join_secret, node_secret = paths.join_token.read_text().strip(), paths.node_token.read_text().strip()
     assert [token.digest for token in issued] == [digest_of(join_secret), digest_of(node_secret)]
     assert {place.stat().st_mode & 0o777 for place in (paths.join_token, paths.node_token)} == {0o600}
+    # Every head that has led has one of its own: people see whose.
+    assert issued[0].label == f"join of head {platform.node()}"
     known = {token.digest: token for token in issued}
     assert machine_tokens(paths, "n1", known, 6.0) == []
+    renamed = known | {issued[0].digest: replace(issued[0], label="join")}
+    assert machine_tokens(paths, "n1", renamed, 6.0) == []
     (renewed,) = machine_tokens(paths, "n1", {digest_of(node_secret): issued[1]}, 6.0)
     assert renewed.token.role is Role.JOIN
     assert paths.join_token.read_text().strip() != join_secret
