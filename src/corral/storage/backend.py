@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.schema import Table
 
 from corral.model.errors import CorralError
+
+FAULTS = (DBAPIError, PoolTimeout, UnicodeDecodeError)
+"""What an unusable database raises. The last: Python's sqlite3 reads its messages as UTF-8, and they quote damage."""
 
 
 class Backend(Protocol):

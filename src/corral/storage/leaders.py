@@ -7,12 +7,10 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Update, delete, select, update
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from corral.model.errors import StoreConflict
 from corral.ports.leadership import Answer, Ask, Candidate, Claim, Head, LeaderRow, Look, Renew, Resign
-from corral.storage.backend import Backend
+from corral.storage.backend import FAULTS, Backend
 from corral.storage.schema import heads, leadership, published
 
 HEAD_KEPT_S: Final = 86_400.0
@@ -39,7 +37,7 @@ class SqlLeaderStore:
                 connection = self._backend.writes(plain, prompt=True)
                 with connection.begin():
                     yield connection
-        except (DBAPIError, PoolTimeout) as error:
+        except FAULTS as error:
             raise self._backend.fault(error, doing) from error
 
     def campaign(self, me: Candidate, ask: Ask) -> Answer:

@@ -8,13 +8,11 @@ from contextlib import contextmanager
 from typing import Final
 
 from sqlalchemy import Connection, Engine, delete, func, or_, select, update
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from corral.model.files import LogPiece
 from corral.model.ids import TaskKey
 from corral.ports.engine import LogChunk
-from corral.storage.backend import Backend
+from corral.storage.backend import FAULTS, Backend
 from corral.storage.schema import blobs, log_pieces
 from corral.wire.trees import name_of
 
@@ -40,7 +38,7 @@ class _Tables:
                 connection = self._backend.writes(plain)
                 with connection.begin():
                     yield connection
-        except (DBAPIError, PoolTimeout) as error:
+        except FAULTS as error:
             raise self._backend.fault(error, doing) from error
 
     @contextmanager
@@ -48,7 +46,7 @@ class _Tables:
         try:
             with self._engine().connect() as plain:
                 yield self._backend.reads(plain)
-        except (DBAPIError, PoolTimeout) as error:
+        except FAULTS as error:
             raise self._backend.fault(error, doing) from error
 
 

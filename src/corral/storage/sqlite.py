@@ -29,6 +29,7 @@ from sqlalchemy.sql.schema import Table
 
 from corral.model.errors import CorralError, StateUnusable, StoreConflict, StoreCorrupt, StoreFull
 from corral.storage import migrate
+from corral.storage.backend import FAULTS
 from corral.storage.rows import RESTORE
 from corral.storage.store import SqlStore
 
@@ -98,7 +99,7 @@ class SqliteBackend:
         where = f"cannot {doing} {self._path}"
         if name == "SQLITE_FULL" or (name.startswith("SQLITE_IOERR") and self._full()):
             return StoreFull(f"{where}: the disk is full", hint="free some space and start again; nothing is lost")
-        if "Could not decode to UTF-8" in detail:
+        if isinstance(cause, UnicodeDecodeError) or "Could not decode to UTF-8" in detail:
             return StoreCorrupt(f"{self._path} is damaged: {detail}", hint=RESTORE)
         if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT")) or name == "SQLITE_IOERR_SHORT_READ":
             return StoreCorrupt(f"{self._path} is damaged: {detail}", hint=RESTORE)
@@ -159,7 +160,7 @@ class SqliteBackend:
     def _translated(self, doing: str) -> Iterator[None]:
         try:
             yield
-        except (DBAPIError, sqlite3.Error) as error:
+        except (*FAULTS, sqlite3.Error) as error:
             raise self.fault(error, doing) from error
         except OSError as error:
             raise StateUnusable(f"cannot {doing} {self._path}: {error.strerror}") from error

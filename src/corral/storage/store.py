@@ -13,15 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from sqlalchemy import Connection, Engine, and_, bindparam, delete, func, insert, or_, select, update
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.sql.elements import ColumnElement
 
 from corral.model.errors import StateUnusable, StoreConflict, StoreCorrupt
 from corral.model.ids import JobId, TenantId
 from corral.ports.store import Batch, FinishedJob, JobQuery, JournalEntry, Recovered, UsageRow
 from corral.storage import migrate, rows
-from corral.storage.backend import Backend
+from corral.storage.backend import FAULTS, Backend
 from corral.storage.leaders import SqlLeaderStore
 from corral.storage.schema import (
     HEAD,
@@ -113,7 +111,7 @@ class SqlStore:
                     writer.close()
                 if engine is not None:
                     engine.dispose()
-                if isinstance(error, DBAPIError | PoolTimeout):
+                if isinstance(error, FAULTS):
                     raise self._backend.fault(error, "open") from error
                 raise
             self._engine, self._writer = engine, writer
@@ -156,7 +154,7 @@ class SqlStore:
             try:
                 with self._backend.writes(writer).begin():
                     yield writer
-            except (DBAPIError, PoolTimeout) as error:
+            except FAULTS as error:
                 # Whatever state the driver is left in after a full disk, the next write begins on a new connection.
                 writer.invalidate()
                 raise self._backend.fault(error, doing) from error
@@ -168,7 +166,7 @@ class SqlStore:
         try:
             with engine.connect() as connection:
                 yield self._backend.reads(connection, patient=patient)
-        except (DBAPIError, PoolTimeout) as error:
+        except FAULTS as error:
             raise self._backend.fault(error, "read") from error
 
     # ---- the journal -----------------------------------------------------------------------------------------------
