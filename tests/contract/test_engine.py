@@ -201,7 +201,7 @@ def test_what_cannot_be_launched_says_why(scene: Scene, changes: dict[str, Any],
         world.kill_agent()
         world.start_agent()
         await world.until(lambda: len(world.hellos()) == 2)
-        assert [report.exit for report in world.hellos()[1].tasks] == [ended.exit]
+        assert (await world.until_phase(1, TaskPhase.ENDED)).exit == ended.exit
         assert await whole_log(world, 1) == b""
 
     scene(scenario)

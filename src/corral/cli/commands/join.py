@@ -17,7 +17,7 @@ from corral.model.errors import InvalidField, UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from corral.runtime.options import NodeInfo
+    from corral.runtime.options import JoinOptions, NodeInfo
 
 Name = Annotated[
     str | None, typer.Option("--name", metavar="NODE", help="Name of this machine as a node; its host name otherwise.")
@@ -201,7 +201,6 @@ def join(
     Inside an allocation of Slurm the node is what Slurm gave: its CPUs, memory and GPUs. With --slurm the command
     prints a batch script that makes all machines of an allocation nodes: corral join HEAD --slurm | sbatch --nodes 4.
     """
-    from corral.runtime.machines.allocation import allocation
     from corral.runtime.machines.jointoken import find_join_token
     from corral.runtime.options import JoinOptions
     from corral.runtime.starting.joining import hold, start_node
@@ -214,14 +213,10 @@ def join(
     if slurm:
         print(pilot(heads, token_file=token_file, simulated=simulated, insecure=insecure), end="")
         return 0
-    token = find_join_token(None if token_file is None else Path(token_file))
-    given = allocation()
-    if given is not None and simulated is not None and gpus_per_node is None:
-        gpus_per_node = len(given.devices or ())
     options = JoinOptions(
         state_dir=place_of(session),
         heads=tuple(one for one in heads.split(",") if one),
-        token=token,
+        token=find_join_token(None if token_file is None else Path(token_file)),
         node=checked_node(name) if name is not None else None,
         address=address,
         ray_port_first=ray_ports,
@@ -229,17 +224,27 @@ def join(
         gpus_per_node=gpus_per_node,
         insecure=insecure,
     )
-    if given is not None:
-        options = replace(
-            options,
-            node=options.node or given.node,
-            cpus_milli=given.cpus_milli,
-            memory_mib=given.memory_mib,
-            devices=given.devices,
-        )
-    info = start_node(options)
+    info = start_node(as_allocated(options))
     say_joined(info, as_json=as_json)
     return hold(options.state_dir, info.supervisor_pid) if block else 0
+
+
+def as_allocated(options: JoinOptions) -> JoinOptions:
+    """Return the options of a node that is what Slurm gave; the same outside of an allocation."""
+    from corral.runtime.machines.allocation import allocation
+
+    given = allocation()
+    if given is None:
+        return options
+    pretended = options.simulated is not None and options.gpus_per_node is None
+    return replace(
+        options,
+        node=options.node or given.node,
+        cpus_milli=given.cpus_milli,
+        memory_mib=given.memory_mib,
+        devices=given.devices,
+        gpus_per_node=len(given.devices or ()) if pretended else options.gpus_per_node,
+    )
 
 
 def again(session: Session, *, block: bool, as_json: bool) -> int:
