@@ -20,6 +20,7 @@ from corral.model.errors import CorralError, PlanTooLarge, Refusal, Unavailable
 from corral.model.plan import PlanReport
 from corral.ports.planner import PlanQuestion
 from corral.runtime.lineage import end_with_parent
+from corral.runtime.solving.ending import gone
 from corral.runtime.solving.solver import ONE_THREAD
 
 COMMAND = (sys.executable, "-P", "-m", "corral.runtime.solving.planning")
@@ -101,7 +102,7 @@ class PlannerProcess:
             if child.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     child.kill()
-                await child.wait()
+                await gone(child)
         try:
             answer = msgspec.msgpack.decode(out, type=Answered)
         except msgspec.MsgspecError:

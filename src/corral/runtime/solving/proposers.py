@@ -29,6 +29,7 @@ from corral.model.job import Job, JobSpec
 from corral.model.offer import Bid, Offer
 from corral.policy.bidding import default_bids
 from corral.policy.config import SchedulingConfig
+from corral.runtime.solving.ending import gone
 from corral.wire.bidding import bids_of, question_of
 from corral.wire.document import printable
 
@@ -95,6 +96,7 @@ class ProposerProcesses:
         self._answer_s = answer_s
         self._back_off_s = back_off_s
         self._children: dict[JobId, _Child] = {}
+        self._ending: set[asyncio.Task[None]] = set()
 
     def pid(self, job: JobId) -> int | None:
         """Return the number of a job's process while it runs."""
@@ -133,7 +135,7 @@ class ProposerProcesses:
         """Let go of an ended job's proposer."""
         child = self._children.pop(job, None)
         if child is not None:
-            _kill(child)
+            self._let_go(child)
             shutil.rmtree(self._jobs_dir / job / FILES_NAME, ignore_errors=True)
 
     async def close(self) -> None:
@@ -143,7 +145,8 @@ class ProposerProcesses:
             _kill(child)
         for child in children:
             if child.process is not None:
-                await child.process.wait()
+                await gone(child.process)
+        await asyncio.gather(*self._ending)
 
     # ---- one of them -----------------------------------------------------------------------------------------------
 
@@ -168,7 +171,7 @@ class ProposerProcesses:
         except msgspec.MsgspecError:
             return _refusal("it answered something that is not JSON")
         child.answered = True
-        child.idle = asyncio.get_running_loop().call_later(IDLE_S, _retire, child)
+        child.idle = asyncio.get_running_loop().call_later(IDLE_S, self._retire, child)
         return bids_of(answer.bids, spec, bids)
 
     async def _exchange(self, child: _Child, job: JobId, spec: JobSpec, question: bytes) -> bytes:
@@ -223,11 +226,24 @@ class ProposerProcesses:
     async def _failed(self, job: JobId, child: _Child) -> None:
         _kill(child)
         if child.process is not None:
-            await child.process.wait()
+            await gone(child.process)
             child.process = None
         child.failures += 1
         rest_s = min(self._back_off_s * 2.0 ** (child.failures - 1), BACK_OFF_MAX_S)
         child.rests_until = time.monotonic() + rest_s
+
+    def _retire(self, child: _Child) -> None:
+        """Let a proposer end that was asked nothing for long."""
+        if not child.busy:
+            self._let_go(child)
+
+    def _let_go(self, child: _Child) -> None:
+        _kill(child)
+        process, child.process = child.process, None
+        if process is not None:
+            ending = asyncio.get_running_loop().create_task(gone(process))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
 
     def _log_path(self, job: JobId) -> Path:
         return self._jobs_dir / job / LOG_NAME
@@ -247,13 +263,6 @@ def last_line(path: Path) -> str:
         return ""
     line = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return printable(line if len(line) <= REASON_LENGTH_MAX else line[:REASON_LENGTH_MAX] + "...")
-
-
-def _retire(child: _Child) -> None:
-    """Let a proposer end that was asked nothing for long: its input ends."""
-    if child.process is not None and not child.busy:
-        _kill(child)
-        child.process = None
 
 
 def _kill(child: _Child) -> None:

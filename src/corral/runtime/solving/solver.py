@@ -26,6 +26,7 @@ from corral.model.offer import Candidate, Holding, NodeOffer
 from corral.policy.config import SchedulingConfig
 from corral.ports.solver import Solver
 from corral.runtime.lineage import end_with_parent
+from corral.runtime.solving.ending import gone
 
 COMMAND = (sys.executable, "-P", "-m", "corral.runtime.solving.solver")
 LENGTH_BYTES = 8
@@ -129,10 +130,11 @@ class SolverProcess:
     async def close(self) -> None:
         """Kill the child, if there is one."""
         child, self._child = self._child, None
-        if child is not None and child.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                child.kill()
-            await child.wait()
+        if child is not None:
+            if child.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    child.kill()
+            await gone(child)
 
     async def _ask(self, market: Market) -> Answer:
         child = self._child
