@@ -24,6 +24,7 @@ class TaskExit(Answer):
     cpu_s: float | None
     rss_max_mib: int | None
     log_bytes: int | None
+    blameless: bool = Field(description="the end says nothing against its node: it was started anew or left the pool")
 
 
 class Task(Answer):
