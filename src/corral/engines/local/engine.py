@@ -9,13 +9,13 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Protocol
 
 from corral.engines.local.peers import Peer
 from corral.model.errors import EngineFault, NotFound
 from corral.model.ids import NodeId, TaskKey
 from corral.model.messages import AgentSays, ControllerSays, Hello
 from corral.ports.engine import AgentGone, LogChunk, Sink
+from corral.ports.nodefiles import NodeFiles
 from corral.wire.frames import FrameError
 
 _log = logging.getLogger(__name__)
@@ -25,19 +25,6 @@ SOCKET_PATH_BYTES_MAX = 107
 FOLLOW_EVERY_S = 0.05
 CHUNK_BYTES = 256 << 10
 _BACKLOG = 128
-
-
-class NodeFiles(Protocol):
-    """What the engine needs of the nodes' directories; ``corral.agent.nodefiles`` has it. Every method blocks."""
-
-    def read_log(self, directory: Path, offset: int, limit: int) -> tuple[int, bytes, int]:
-        """Return the offset of the first byte, up to ``limit`` bytes from ``offset`` on, and the offset of the end."""
-
-    def has_ended(self, directory: Path) -> bool:
-        """Return whether a task writes nothing any more."""
-
-    def fence(self, node_dir: Path, machine: str) -> bool:
-        """Kill everything of a node if this is its machine; return whether it is proven that nothing is left."""
 
 
 class LocalEngine:

@@ -14,28 +14,16 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 from corral.engines.ray.pieces import WAITING_BYTES_MAX, LogTold, Outbox, Piece
+from corral.ports.nodefiles import NodeFiles
 
 _log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 LOG_AGAIN_S = 0.05
 _BACKLOG = 128
-
-
-class NodeFiles(Protocol):
-    """What the relay needs of the nodes' directories; ``corral.agent.nodefiles`` has it. Every method blocks."""
-
-    def read_log(self, directory: Path, offset: int, limit: int) -> tuple[int, bytes, int]:
-        """Return the offset of the first byte, up to ``limit`` bytes from ``offset`` on, and the offset of the end."""
-
-    def has_ended(self, directory: Path) -> bool:
-        """Return whether a task writes nothing any more."""
-
-    def fence(self, node_dir: Path, machine: str) -> bool:
-        """Kill everything of a node if this is its machine; return whether it is proven that nothing is left."""
 
 
 class Relay:
