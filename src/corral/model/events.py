@@ -11,11 +11,12 @@ from typing import ClassVar
 import msgspec
 
 from corral.model.files import ReturnKind
-from corral.model.ids import DeviceId, JobId, NodeId, QueueName, TenantId
+from corral.model.ids import DeviceId, JobId, NodeId, QueueName, ServiceName, TenantId
 from corral.model.job import JobSpec, JobState, StopReason, TaskExit, TaskState
 from corral.model.market import Preemption
 from corral.model.offer import Bid
 from corral.model.resources import NodeSpec, Placement
+from corral.model.service import Secrets, ServiceSpec
 from corral.model.tenant import Queue, Tenant, Token
 
 
@@ -227,6 +228,66 @@ class TokenRevoked(Event, frozen=True, kw_only=True, tag="token-revoked"):
     by: str
 
 
+class ServiceEvent(Event, frozen=True, kw_only=True):
+    """A fact about one service."""
+
+    service: ServiceName
+
+
+class ServiceSet(ServiceEvent, frozen=True, kw_only=True, tag="service-set"):
+    """A service was made (``secrets`` are its own then), or its next revision begins to follow the stable one."""
+
+    spec: ServiceSpec
+    revision: int
+    by: str
+    secrets: Secrets | None = None
+    canary_percent: int | None = None
+
+
+class ServiceScaled(ServiceEvent, frozen=True, kw_only=True, tag="service-scaled"):
+    """Load or a person asks for another number of replicas."""
+
+    replicas: int
+    by: str
+    reason: str = ""
+
+
+class RolloutWidened(ServiceEvent, frozen=True, kw_only=True, tag="rollout-widened"):
+    """A canary was found good: from now on the revision may have this part of the replicas (``None``: all)."""
+
+    canary_percent: int | None
+    by: str
+
+
+class RolloutEnded(ServiceEvent, frozen=True, kw_only=True, tag="rollout-ended"):
+    """``revision`` is the stable one from now on. ``undone``: the one that was to follow it was given up."""
+
+    revision: int
+    undone: bool
+    by: str
+    reason: str = ""
+
+
+class ReplicaReady(ServiceEvent, frozen=True, kw_only=True, tag="replica-ready"):
+    """An incarnation of a replica was ready for the first time: front ends may send it requests."""
+
+    job: JobId
+    incarnation: int
+
+
+class ReplicaDraining(ServiceEvent, frozen=True, kw_only=True, tag="replica-draining"):
+    """A replica gets no new requests, and ends when those under way are done."""
+
+    job: JobId
+    reason: str
+
+
+class ServiceRemoved(ServiceEvent, frozen=True, kw_only=True, tag="service-removed"):
+    """A service is to end: it is gone when its last replica is."""
+
+    by: str
+
+
 Fact = (
     JobSubmitted
     | JobCancelRequested
@@ -253,6 +314,13 @@ Fact = (
     | QueueRemoved
     | TokenIssued
     | TokenRevoked
+    | ServiceSet
+    | ServiceScaled
+    | RolloutWidened
+    | RolloutEnded
+    | ReplicaReady
+    | ReplicaDraining
+    | ServiceRemoved
 )
 
 Decision = GangStopping | GangRequeued | GangEnded | JobEnded

@@ -11,6 +11,7 @@ NodeId = NewType("NodeId", str)
 DeviceId = NewType("DeviceId", str)
 TenantId = NewType("TenantId", str)
 QueueName = NewType("QueueName", str)
+ServiceName = NewType("ServiceName", str)
 
 DEFAULT_TENANT = TenantId("default")
 DEFAULT_QUEUE = QueueName("default")

@@ -12,6 +12,7 @@ from corral.model.files import JobFiles, Returned
 from corral.model.ids import DEFAULT_QUEUE, GangKey, JobId, NodeId, QueueName, TaskKey, TenantId
 from corral.model.offer import Bid
 from corral.model.resources import Amount, GangShape, Placement
+from corral.model.service import ServingTask
 
 
 class Fencing(StrEnum):
@@ -176,7 +177,8 @@ class JobSpec(msgspec.Struct, frozen=True):
     one environment per gang (the array index is ``indices[gang]``). ``data`` names the shards that the job reads.
     ``shapes`` are all sizes of an elastic job, largest first and ``shape`` among them; empty for a rigid one.
     ``appmaster`` is the user's own proposer (``module:function``). ``files`` are those that travel to its nodes,
-    ``outputs`` the patterns (relative to the working directory) of those that come back.
+    ``outputs`` the patterns (relative to the working directory) of those that come back. ``serving`` is set of a
+    job that is a replica of a service.
     """
 
     name: str
@@ -207,6 +209,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     appmaster: str | None = None
     files: JobFiles | None = None
     outputs: tuple[str, ...] = ()
+    serving: ServingTask | None = None
 
     @property
     def gangs(self) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.model.ids import DeviceId, GangKey, JobId, NodeId, QueueName, TenantId
+from corral.model.ids import DeviceId, GangKey, JobId, NodeId, QueueName, ServiceName, TenantId
 from corral.model.job import Job
 from corral.model.resources import Amount, NodeSpec, Placement
+from corral.model.service import Service
 from corral.model.tenant import Queue, Tenant, Token
 
 KEYS_MAX = 100_000
@@ -117,6 +118,7 @@ class PoolState(msgspec.Struct):
     finished: int = 0
     at: float = 0.0
     maintenance: Maintenance | None = None
+    services: dict[ServiceName, Service] = {}
 
     def capacity(self) -> Amount:
         """Return what all nodes that are not lost have together, without failed devices."""

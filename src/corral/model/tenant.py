@@ -43,12 +43,15 @@ class Role(StrEnum):
     """What a token may do. ``admin`` acts for every tenant and changes the pool.
 
     ``join`` lets a machine become a node and nothing else; ``node`` is what it gets: it brings files and asks again.
+    ``front`` is that of a front end: it reads routes and reports load. ``caller`` is an API key: it calls services.
     """
 
     USER = "user"
     ADMIN = "admin"
     JOIN = "join"
     NODE = "node"
+    FRONT = "front"
+    CALLER = "caller"
 
     @property
     def of_people(self) -> bool:

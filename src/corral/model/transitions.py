@@ -35,6 +35,7 @@ from corral.model.events import (
     NodeUncordoned,
     QueueRemoved,
     QueueSet,
+    ServiceEvent,
     TaskEnded,
     TaskStarted,
     TenantRemoved,
@@ -46,6 +47,7 @@ from corral.model.files import Returned, ReturnKind, with_returned
 from corral.model.ids import GangKey
 from corral.model.job import Gang, Job, JobState, StopReason, Task, TaskState, deciding_exit
 from corral.model.resources import Amount, Placement
+from corral.model.service_transitions import fold_service, follow_job
 from corral.model.state import Held, Maintenance, Node, PoolState
 
 AVOID_MAX = 8
@@ -378,8 +380,15 @@ def fold(state: PoolState, fact: Fact) -> None:
     """Change the pool by a fact. Raises ``IllegalTransition`` when it does not fit."""
     if isinstance(fact, JobSubmitted):
         _fold_submitted(state, fact)
+        if fact.spec.serving is not None:
+            follow_job(state.services, fact, fact.spec.serving)
     elif isinstance(fact, JobEvent):
+        job = state.jobs.get(fact.job)
         _fold_job_event(state, fact)
+        if job is not None and job.spec.serving is not None:
+            follow_job(state.services, fact, job.spec.serving, unwanted=job.cancelled_by is not None)
+    elif isinstance(fact, ServiceEvent):
+        fold_service(state.services, fact)
     elif not _fold_node_event(state, fact):
         _fold_admin_event(state, fact)
     state.at = max(state.at, fact.at)
