@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from corral.agent import adoption, processes, taskdir
+from corral.agent import adoption, leaders, processes, taskdir
 from corral.agent.machine import machine_of
 from corral.agent.main import LOCK_NAME, PID_NAME
 from corral.agent.shim import record
@@ -45,20 +45,27 @@ class NodeFiles:
         handle = TaskHandle(directory)
         return handle.was_forked() and not handle.shim_lives()
 
-    def fence(self, node_dir: Path, machine: str = "") -> bool:
+    def fence(self, node_dir: Path, machine: str = "", epoch: int | None = None) -> bool:
         """Kill a node's agent and everything of its tasks; return whether it is proven that nothing is left.
 
         No agent can start meanwhile, and no task directory that is there gets a shim afterwards. ``machine`` is the id
         of the machine that the node is: any other one, which may have its name by now, is left alone and proves
         nothing, and so does one that has lost the node's directory. Without it the node can only be here.
+        ``epoch`` is that of the leader who asks (``None``: this machine itself does): a node that has heard a newer one
+        is left alone, and after this it refuses older ones.
         """
         if machine and machine_of(node_dir.parent.parent) != machine:
             return False
         if not node_dir.is_dir():
             return not machine
+        if epoch is not None and epoch < leaders.newest_epoch(node_dir):
+            return False
         lock = os.open(node_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if not _take_agents_place(node_dir, lock):
+                return False
+            if epoch is not None and not leaders.admit(node_dir, epoch):
+                # The agent heard of a newer leader in its last moment. Its tasks are that one's.
                 return False
             tasks_dir = node_dir / "tasks"
             directories = [path for path in tasks_dir.iterdir() if path.is_dir()] if tasks_dir.is_dir() else []

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
 
-from corral.agent import adoption, cgroup, processes, taskdir
+from corral.agent import adoption, cgroup, leaders, processes, taskdir
 from corral.agent.affinity import CpuChooser
 from corral.agent.config import AgentConfig
 from corral.agent.core import AgentCore, Identity
@@ -56,7 +56,6 @@ BEAT_S = 1.0
 DISCOVERY_PATIENCE_S = 5.0
 REMOVE_PER_BEAT = 200
 SHARDS_MAX = 10_000
-EPOCH_NAME = "epoch"
 ACKNOWLEDGED_NAME = "acknowledged"
 MIB = 1 << 20
 
@@ -115,7 +114,7 @@ class Shell:
         self._sampler.start()
         devices = await self._discover()
         identity = self._identity(devices)
-        self._core = AgentCore(identity, self._factory, found.known, self._load_epoch())
+        self._core = AgentCore(identity, self._factory, found.known, leaders.newest_epoch(self._config.node_dir))
         self._runner.start()
         if self._returner is not None:
             self._returner.start()
@@ -175,17 +174,11 @@ class Shell:
             case Forget(task, incarnation):
                 self._retention.add(Kept(taskdir.marker(task, incarnation), time.time()))
             case SaveEpoch(epoch):
-                taskdir.replace_file(f"{self._config.node_dir}/{EPOCH_NAME}", f"{epoch}\n".encode())
+                leaders.remember(self._config.node_dir, epoch)
             case Note(text):
                 _log.warning("%s", text)
             case _:
                 assert_never(output)
-
-    def _load_epoch(self) -> int:
-        try:
-            return int((self._config.node_dir / EPOCH_NAME).read_text())
-        except (FileNotFoundError, ValueError):
-            return 0
 
     # ---- devices ---------------------------------------------------------------------------------------------------
 

@@ -64,3 +64,26 @@ def test_a_machine_is_told_apart_only_where_it_has_an_id(tmp_path: Path) -> None
     assert machine_of(tmp_path) == ""
     (tmp_path / MACHINE_NAME).write_text("cc\n")
     assert machine_of(tmp_path) == "cc"
+
+
+@pytest.mark.parametrize("heard, asks, fenced, then", [
+    ("", 3, True, "3\n"),
+    ("5\n", 5, True, "5\n"),
+    # The node refuses whoever is older than the one that has fenced it.
+    ("5\n", 6, True, "6\n"),
+    ("5\n", 4, False, "5\n"),
+    # Somebody on the machine itself asks.
+    ("5\n", None, True, "5\n"),
+])  # fmt: skip
+def test_a_deposed_leader_kills_nothing(heard: str, asks: int | None, fenced: bool, then: str, tmp_path: Path) -> None:
+    node_dir = machine(tmp_path / "state", None, "n1")
+    if heard:
+        (node_dir / "epoch").write_text(heard)
+    task = subprocess.Popen(["/bin/sleep", "600"], env={"CORRAL_TASK_DIR": f"{node_dir}/tasks/1.0.0.1"})
+    try:
+        assert NodeFiles().fence(node_dir, epoch=asks) is fenced
+        assert (node_dir / "epoch").read_text() == then
+        assert (task.wait(30.0) == -signal.SIGKILL) if fenced else (task.poll() is None)
+    finally:
+        task.kill()
+        task.wait()

@@ -30,10 +30,12 @@ _BACKLOG = 128
 class LocalEngine:
     """Implements ``ports.engine.Engine`` for agents on this machine. All methods belong to one event loop."""
 
-    def __init__(self, socket_path: Path, state_dir: Path, files: NodeFiles) -> None:
+    def __init__(self, socket_path: Path, state_dir: Path, files: NodeFiles, epoch: int | None = None) -> None:
+        """``epoch`` is the leader's: what a newer one commands is not fenced."""
         self._path = socket_path
         self._nodes_dir = state_dir / "nodes"
         self._files = files
+        self._epoch = epoch
         self._sink: Sink | None = None
         self._server: asyncio.Server | None = None
         self._peers: dict[NodeId, Peer] = {}
@@ -114,7 +116,7 @@ class LocalEngine:
         if peer is not None:
             peer.drop("the node is fenced")
         try:
-            return await asyncio.to_thread(self._files.fence, self._nodes_dir / node, machine)
+            return await asyncio.to_thread(self._files.fence, self._nodes_dir / node, machine, self._epoch)
         except OSError as error:
             _log.error("node %s cannot be fenced: %s", node, error)
             return False

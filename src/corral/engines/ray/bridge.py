@@ -61,7 +61,7 @@ class Bridge:
                 case FenceNode(number, node, machine):
                     # A machine that knows who was meant proves nothing of another.
                     relay = self._relay_of(node, only=not machine)
-                    return NodeFenced(number, await relay.fence(node, machine))
+                    return NodeFenced(number, await relay.fence(node, machine, self._epoch))
                 case _:
                     assert_never(question)
         except RelayLost as error:

@@ -65,8 +65,8 @@ class RelayHandle(Protocol):
     async def read_log(self, node: str, task: str, offset: int, limit: int, wait_s: float) -> LogTold | None:
         """Return a piece of a log."""
 
-    async def fence(self, node: str, machine: str) -> bool:
-        """Kill everything of a node if it is this machine."""
+    async def fence(self, node: str, machine: str, epoch: int) -> bool:
+        """Kill everything of a node if it is this machine and has heard of no newer leader."""
 
 
 class Cluster(Protocol):
@@ -110,9 +110,9 @@ class RelayActor:
         """See :meth:`Relay.read_log`."""
         return await self._relay.read_log(node, task, offset, limit, wait_s)
 
-    async def fence(self, node: str, machine: str) -> bool:
+    async def fence(self, node: str, machine: str, epoch: int) -> bool:
         """See :meth:`Relay.fence`."""
-        return await self._relay.fence(node, machine)
+        return await self._relay.fence(node, machine, epoch)
 
 
 class RayCluster:
@@ -194,8 +194,8 @@ class _RayRelay:
         )
         return told
 
-    async def fence(self, node: str, machine: str) -> bool:
-        return bool(await _answer(self._actor.fence.remote(node, machine), MAKE_S))
+    async def fence(self, node: str, machine: str, epoch: int) -> bool:
+        return bool(await _answer(self._actor.fence.remote(node, machine, epoch), MAKE_S))
 
 
 def _check_token(gcs: str) -> None:

@@ -119,17 +119,21 @@ class Relay:
                 return told
             await asyncio.sleep(LOG_AGAIN_S)
 
-    async def fence(self, node: str, machine: str = "") -> bool:
+    async def fence(self, node: str, machine: str, epoch: int) -> bool:
         """Kill the agent of a node and all of its tasks; return whether nothing of them is left.
 
-        A machine with another id than ``machine`` only has the node's name: it does nothing and proves nothing.
+        A machine with another id than ``machine`` only has the node's name: it does nothing and proves nothing. Nor
+        does any machine for a leader that is older than one that was here.
         """
+        if epoch < self._epoch:
+            _log.warning("node %s is not fenced for epoch %d: epoch %d was here", node, epoch, self._epoch)
+            return False
         directory = self._nodes_dir / node
         if not directory.is_dir():
             _log.error("node %s cannot be fenced: %s is gone, so nobody knows what runs", node, directory)
             return False
         try:
-            return await asyncio.to_thread(self._files.fence, directory, machine)
+            return await asyncio.to_thread(self._files.fence, directory, machine, epoch)
         except OSError as error:
             _log.error("node %s cannot be fenced: %s", node, error)
             return False

@@ -19,8 +19,8 @@ from corral.runtime.poolfile import PoolFile
 def make_engine(asked: PoolFile, paths: StatePaths, epoch: int) -> Engine:
     """Return the engine, not started yet. ``epoch`` is the leader's: relays refuse the bridges of older ones."""
     if asked.engine == "local":
-        return LocalEngine(paths.engine_socket, paths.root, NodeFiles())
-    server = LocalEngine(paths.bridge_socket, paths.root, NodeFiles())
+        return LocalEngine(paths.engine_socket, paths.root, NodeFiles(), epoch)
+    server = LocalEngine(paths.bridge_socket, paths.root, NodeFiles(), epoch)
     return RayEngine(server, BridgeStarter(paths, epoch), [NodeId(name) for name in asked.agents])
 
 

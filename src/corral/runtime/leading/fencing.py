@@ -9,7 +9,7 @@ import os
 import shlex
 import signal
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import IO
 
 from corral.model.ids import NodeId, TaskKey
@@ -89,11 +89,15 @@ def _kill(process: asyncio.subprocess.Process) -> None:
 
 
 class PowerFencedEngine:
-    """Implements ``ports.engine.Engine`` as another one does; what that one cannot fence the command does."""
+    """Implements ``ports.engine.Engine`` as another one does; what that one cannot fence the command does.
 
-    def __init__(self, engine: Engine, command: FenceCommand) -> None:
+    ``valid`` says whether this controller still leads: the machine of a node that refused it may be well.
+    """
+
+    def __init__(self, engine: Engine, command: FenceCommand, valid: Callable[[], bool]) -> None:
         self._engine = engine
         self._command = command
+        self._valid = valid
 
     async def start(self, sink: Sink) -> None:
         """Start the engine."""
@@ -128,10 +132,13 @@ class PowerFencedEngine:
         except Exception:
             # Whatever the engine met: there is another way.
             log.exception("node %s could not be fenced by the engine", node)
+        if not self._valid():
+            log.warning("node %s is not fenced by the command: this controller leads no more", node)
+            return False
         return await self._command.fence(node)
 
 
-def with_power_fence(engine: Engine, settings: Settings) -> Engine:
-    """Return the engine, with the fence command that the settings name."""
+def with_power_fence(engine: Engine, settings: Settings, valid: Callable[[], bool]) -> Engine:
+    """Return the engine, with the fence command that the settings name; ``valid`` while this controller leads."""
     arguments = tuple(shlex.split(settings.fence_command))
-    return PowerFencedEngine(engine, FenceCommand(arguments, settings.fence_timeout_s)) if arguments else engine
+    return PowerFencedEngine(engine, FenceCommand(arguments, settings.fence_timeout_s), valid) if arguments else engine

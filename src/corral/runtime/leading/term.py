@@ -70,7 +70,7 @@ class Term:
         self.shell = ControlShell(
             core,
             store,
-            with_power_fence(make_engine(asked, paths, epoch), settings),
+            with_power_fence(make_engine(asked, paths, epoch), settings, self._leads),
             SteadyClock(core.book.state.at),
             self._faults(),
             last_seq=recovered.entries[-1].seq if recovered.entries else recovered.snapshot_seq,
@@ -84,6 +84,9 @@ class Term:
         self.membership: PoolMembership | None = None
         self._places: Places | None = None
         self._tasks: list[asyncio.Task[None]] = []
+
+    def _leads(self) -> bool:
+        return self.shell.valid()
 
     def _faults(self) -> FaultPoints:
         directory = self._asked.fault_dir

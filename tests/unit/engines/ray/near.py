@@ -14,13 +14,14 @@ from corral.engines.ray.relay import Relay
 
 
 class Files:
-    """A node's directories of one log, which a test writes; ``fenced`` is what fencing proves."""
+    """A node's directories of one log, which a test writes; ``fenced`` is what fencing proves, ``epochs`` who asked."""
 
     def __init__(self) -> None:
         self.log = b""
         self.ended = False
         self.fenced: dict[str, bool] = {}
         self.machine = ""
+        self.epochs: list[int | None] = []
         self.looked = threading.Event()
 
     def read_log(self, directory: Path, offset: int, limit: int) -> tuple[int, bytes, int]:
@@ -32,7 +33,8 @@ class Files:
     def has_ended(self, directory: Path) -> bool:
         return self.ended
 
-    def fence(self, node_dir: Path, machine: str) -> bool:
+    def fence(self, node_dir: Path, machine: str, epoch: int | None) -> bool:
+        self.epochs.append(epoch)
         return self.fenced[node_dir.name] and machine == self.machine
 
 
@@ -68,9 +70,9 @@ class NearRelay:
         await self._reach()
         return await self.relay.read_log(node, task, offset, limit, wait_s)
 
-    async def fence(self, node: str, machine: str) -> bool:
+    async def fence(self, node: str, machine: str, epoch: int) -> bool:
         await self._reach()
-        return await self.relay.fence(node, machine)
+        return await self.relay.fence(node, machine, epoch)
 
 
 class NearCluster:

@@ -36,7 +36,7 @@ class Spoken:
     async def read_log(self, node: str, task: str, offset: int, limit: int, wait_s: float) -> LogTold | None:
         raise AssertionError("nobody asks")
 
-    async def fence(self, node: str, machine: str) -> bool:
+    async def fence(self, node: str, machine: str, epoch: int) -> bool:
         raise AssertionError("nobody asks")
 
 

@@ -220,8 +220,23 @@ def test_fencing_says_what_is_proven(play: Play) -> None:
         scene.files.fenced = {"dead": True, "alive": False, "wiped": True}
         for node in ("dead", "alive"):
             (scene.path.parent / "nodes" / node).mkdir(parents=True)
-        assert await scene.relay.fence("dead")
-        assert not await scene.relay.fence("alive")
-        assert not await scene.relay.fence("wiped"), "what ran there may run on"
+        assert await scene.relay.fence("dead", "", 0)
+        assert not await scene.relay.fence("alive", "", 0)
+        assert not await scene.relay.fence("wiped", "", 0), "what ran there may run on"
+
+    play(scenario)
+
+
+def test_a_leader_that_is_older_than_one_that_was_here_fences_nobody(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.files.fenced = {"n1": True}
+        (scene.path.parent / "nodes" / "n1").mkdir(parents=True)
+        assert scene.relay.open("s", 7)
+        assert not await scene.relay.fence("n1", "", 6)
+        assert scene.files.epochs == []
+        assert await scene.relay.fence("n1", "", 7)
+        # A newer one need not have a session here yet; the node itself may have heard of one that is newer still.
+        assert await scene.relay.fence("n1", "", 8)
+        assert scene.files.epochs == [7, 8]
 
     play(scenario)

@@ -115,12 +115,29 @@ def test_the_command_is_asked_where_the_engine_has_no_proof(
     engine: bool | None, command: str, proven: bool, asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    fenced = with_power_fence(Answers(engine), Settings(fence_command=command))
+    fenced = with_power_fence(Answers(engine), Settings(fence_command=command), lambda: True)
     assert asyncio.run(fenced.fence(NODE)) is proven
     assert os.path.exists(NODE) is asked  # noqa: PTH110
     assert fenced.connected() == {NODE}
 
 
+def test_who_leads_no_more_lets_the_command_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    leads = True
+
+    class Deposes(Answers):
+        """The node's machine refuses, and by then another controller leads."""
+
+        async def fence(self, node: NodeId, machine: str = "") -> bool:
+            nonlocal leads
+            leads = False
+            return False
+
+    fenced = with_power_fence(Deposes(False), Settings(fence_command="touch"), lambda: leads)
+    assert not asyncio.run(fenced.fence(NODE))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_without_a_command_the_engine_stays_as_it_is() -> None:
     engine = Answers(False)
-    assert with_power_fence(engine, Settings()) is engine
+    assert with_power_fence(engine, Settings(), lambda: True) is engine
