@@ -1,0 +1,1 @@
+"""Pure decisions about services: how many replicas, of which revision, and who gets a request."""
