@@ -11,6 +11,15 @@ import msgspec
 from corral.model.ids import JobId, ServiceName, TenantId
 from corral.model.service import Scaling, Secrets, Traffic
 
+GUARD_HEADER = "X-Corral-Front-End-Token"
+"""In this header front ends show a replica that they are front ends (guard ``token``), also when they check it."""
+
+SERVICE_HEADER = "X-Corral-Service"
+"""Names the service to the relay, which takes it from nobody but the proxy beside it."""
+
+TENANT_HEADER = "X-Corral-Tenant"
+"""Tells relay and replica whose key a caller showed. What callers put there themselves is taken away."""
+
 
 class Backend(msgspec.Struct, frozen=True):
     """A replica that was ready. ``name`` is its name in the proxy; ``weight`` 1..256 is for weighted balancing."""
@@ -28,7 +37,9 @@ class Backend(msgspec.Struct, frozen=True):
 class Route(msgspec.Struct, frozen=True):
     """A service as a front end sees it. ``shares`` are the percents of requests by revision during a canary.
 
-    ``reason`` says, for people, why there is no replica. ``secrets`` are those that a front end needs.
+    ``reason`` says, for people, why there is no replica. ``secrets`` are those that a front end needs. Front ends ask
+    ``health_path`` five times a second, and take a replica that twice does not answer in ``health_timeout_s`` for dead;
+    without a path they try its port.
     """
 
     service: ServiceName
@@ -41,6 +52,7 @@ class Route(msgspec.Struct, frozen=True):
     shares: dict[int, int] = {}
     reason: str = ""
     health_path: str | None = None
+    health_timeout_s: float = 0.3
 
 
 class RoutingTable(msgspec.Struct, frozen=True):
