@@ -39,15 +39,23 @@ def table(heads: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
+_ROOMS = ["tree", "asking", "pool", "serving", "faults"]
+
+
+def _room(kind: type) -> str:
+    package, _, room = kind.__module__.rpartition(".")
+    if package != "corral.model.errors":
+        raise ValueError(f"{kind.__qualname__} stands outside corral.model.errors")
+    return room
+
+
 def errors_page() -> str:
     """Describe every class of the error tree, in the order of the source."""
-    from corral.model.errors import CorralError, by_code
+    from corral.model.errors import by_code
 
-    kinds = sorted(by_code().values(), key=lambda kind: (inspect.getsourcelines(kind)[1], kind.code))
+    kinds = sorted(by_code().values(), key=lambda kind: (_ROOMS.index(_room(kind)), inspect.getsourcelines(kind)[1]))
     rows = []
     for kind in kinds:
-        if kind.__module__ != CorralError.__module__:
-            raise ValueError(f"{kind.__qualname__} stands outside corral.model.errors: the tree is one file")
         if not kind.__doc__:
             raise undocumented(kind.__qualname__)
         rows.append([f"`{kind.code}`", kind.category.value, "yes" if kind.retryable else "no", cell(kind.__doc__)])
