@@ -291,7 +291,7 @@ class Book:
         else:
             self._tell_remote(host, job.id, fact)
         for task in gang.tasks:
-            self.send(launch(job, gang, task, self.state.nodes, epoch=self.epoch, leases=self.config.leases))
+            self.send(launch(job, gang, task, self.state, epoch=self.epoch, leases=self.config.leases))
 
     def _task_ended(self, job: Job, fact: TaskEnded) -> None:
         gang = job.gangs[fact.gang]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from corral.model.ids import NodeId
-from corral.model.job import Cause, Gang, Job, StopReason, Task
+from corral.model.job import Cause, Gang, Job, JobSpec, StopReason, Task
 from corral.model.messages import LaunchTask, Peer, StopTask
 from corral.model.resources import NodeSpec
-from corral.model.state import Node
+from corral.model.service import Secrets
+from corral.model.state import Node, PoolState
 
 
 def peers_of(gang: Gang, nodes: dict[NodeId, Node]) -> tuple[Peer, ...]:
@@ -22,7 +25,7 @@ def _address(spec: NodeSpec) -> str:
     return spec.address or spec.hostname
 
 
-def launch(job: Job, gang: Gang, task: Task, nodes: dict[NodeId, Node], *, epoch: int, leases: bool) -> LaunchTask:
+def launch(job: Job, gang: Gang, task: Task, state: PoolState, *, epoch: int, leases: bool) -> LaunchTask:
     """Return the command that starts one rank of a placed gang."""
     spec = job.spec
     placement = task.placement
@@ -39,7 +42,7 @@ def launch(job: Job, gang: Gang, task: Task, nodes: dict[NodeId, Node], *, epoch
         name=spec.name,
         array_index=spec.indices[gang.index] if spec.is_array else None,
         is_gang=spec.shape.ranks > 1,
-        peers=peers_of(gang, nodes),
+        peers=peers_of(gang, state.nodes),
         master_port=(rank0.port if rank0 is not None else None) or 0,
         argv=spec.argv,
         script=spec.script,
@@ -55,7 +58,15 @@ def launch(job: Job, gang: Gang, task: Task, nodes: dict[NodeId, Node], *, epoch
         files=spec.files,
         outputs=spec.outputs,
         restore=tuple(dict.fromkeys(saved.tree for saved in gang.saved)),
+        serving=spec.serving,
+        secrets=_secrets(spec, state),
     )
+
+
+def _secrets(spec: JobSpec, state: PoolState) -> Secrets | None:
+    """Return what a replica knows front ends by, ``None`` for every other task."""
+    service = state.services.get(spec.serving.service) if spec.serving is not None else None
+    return None if service is None else replace(service.secrets, front_end_pem="")
 
 
 STOP_CAUSE = {

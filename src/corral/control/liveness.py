@@ -349,8 +349,8 @@ class Liveness:
             exit_ = TaskExit(STOP_CAUSE[gang.stopping], message="never started")
             self._end(now, job.id, key, gang.incarnation, exit_, None)
         elif task.placement is not None:
-            nodes, epoch = self._book.state.nodes, self._book.epoch
-            self._book.send(launch(job, gang, task, nodes, epoch=epoch, leases=self._book.config.leases))
+            state, epoch = self._book.state, self._book.epoch
+            self._book.send(launch(job, gang, task, state, epoch=epoch, leases=self._book.config.leases))
 
     def _unknown(self, node: NodeId, report: TaskReport) -> None:
         """A node reports a task that is over here: let it forget the end, or stop what still runs."""

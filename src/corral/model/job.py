@@ -81,6 +81,8 @@ class Cause(StrEnum):
     DEVICE_FAILED = "device-failed"
     SHIM_LOST = "shim-lost"
     NODE_LOST = "node-lost"
+    UNHEALTHY = "unhealthy"
+    """A replica that did not start up in time, or whose liveness was bad."""
 
 
 SIGNAL_BASE = 128

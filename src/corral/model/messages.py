@@ -16,6 +16,7 @@ from corral.model.ids import JobId, NodeId, TaskKey
 from corral.model.job import CheckpointSpec, Job, TaskExit
 from corral.model.offer import Proposal
 from corral.model.resources import DeviceState, NodeSpec, Placement
+from corral.model.service import Secrets, ServingTask
 
 PROTOCOL = 1
 
@@ -66,6 +67,20 @@ class Usage(msgspec.Struct, frozen=True):
     halted: str | None = None
 
 
+class Readiness(msgspec.Struct, frozen=True):
+    """Whether a replica answers its probes: started up, and its readiness good.
+
+    ``since`` is when that was first so or not so (seconds since the epoch); ``message`` says what the probe got that
+    was not good.
+    """
+
+    task: TaskKey
+    incarnation: int
+    ready: bool
+    since: float
+    message: str = ""
+
+
 # ---- agent to controller -------------------------------------------------------------------------------------------
 
 
@@ -94,7 +109,10 @@ class Hello(AgentMessage, frozen=True, kw_only=True, tag="hello"):
 
 
 class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="heartbeat"):
-    """Every second. ``sent_boottime_s`` is CLOCK_BOOTTIME at sending: leases run from it.
+    """Every second, and at once when the readiness of a replica changes.
+
+    ``sent_boottime_s`` is CLOCK_BOOTTIME at sending: leases run from it. ``readiness`` tells of all replicas whose
+    programs run here: one that is missing is not known.
 
     ``contact_boottime_s`` is the sending of the newest hello or heartbeat whose acknowledgement has come: the leases of
     the node's tasks run from there. ``None`` before the first one.
@@ -108,6 +126,7 @@ class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="heartbeat"):
     load_1m: float | None = None
     memory_free_mib: int | None = None
     contact_boottime_s: float | None = None
+    readiness: tuple[Readiness, ...] = ()
 
 
 class TaskReported(AgentMessage, frozen=True, kw_only=True, tag="task"):
@@ -165,7 +184,9 @@ class LaunchTask(Command, frozen=True, kw_only=True, tag="launch"):
     """Start one task. All that the agent needs is here; it adds devices' environment and its own directories.
 
     ``restore`` names the trees of its checkpoint (of a file that several have, what was written last counts),
-    ``outputs`` are the patterns of the files that come back at its end.
+    ``outputs`` are the patterns of the files that come back at its end. A replica of a service has ``serving`` and its
+    part of the service's ``secrets``: without the front ends' own certificate. The port that it takes when ``serving``
+    names none is that of its placement.
     """
 
     task: TaskKey
@@ -191,6 +212,8 @@ class LaunchTask(Command, frozen=True, kw_only=True, tag="launch"):
     files: JobFiles | None = None
     outputs: tuple[str, ...] = ()
     restore: tuple[str, ...] = ()
+    serving: ServingTask | None = None
+    secrets: Secrets | None = None
 
 
 class StopTask(Command, frozen=True, kw_only=True, tag="stop"):

@@ -116,11 +116,11 @@ class Projection:
 
     def _adopt(self, job: Job, index: int, tasks: dict[NodeId, list[TaskReport]]) -> None:
         now, key, gang = self.clock.now(), job.gang_key(index), job.gangs[index]
-        known = self.core.book.state.nodes
+        state = self.core.book.state
         launched: dict[int, LaunchTask] = {}
         for task in gang.tasks:
-            if task.state.holds and task.placement is not None and task.placement.node in known:
-                launched[task.rank] = launch(job, gang, task, known, epoch=EPOCH, leases=False)
+            if task.state.holds and task.placement is not None and task.placement.node in state.nodes:
+                launched[task.rank] = launch(job, gang, task, state, epoch=EPOCH, leases=False)
                 report = TaskReport(
                     job.task_key(index, task.rank), gang.incarnation, TaskPhase.RUNNING, 1, task.started_at
                 )
