@@ -257,9 +257,10 @@ class Client:
 
         return self._get("/nodes", dict[str, tuple[NodeReport, ...]])["nodes"]
 
-    def cordon(self, node: str, reason: str = "") -> None:
-        """Give a node no new tasks (admin)."""
-        self._caller.call("POST", f"/nodes/{_name(node)}/cordon", body=msgspec.json.encode({"reason": reason}))
+    def cordon(self, node: str, reason: str = "", *, drain: bool = False) -> None:
+        """Give a node no new tasks (admin); with ``drain`` have those that run there save themselves and give way."""
+        body = msgspec.json.encode({"reason": reason, "drain": drain})
+        self._caller.call("POST", f"/nodes/{_name(node)}/cordon", body=body)
 
     def uncordon(self, node: str) -> None:
         """Give a node tasks again (admin)."""

@@ -270,8 +270,8 @@ class Book:
             case TaskEnded():
                 self._task_ended(job, fact)
             case GangStopping():
-                # Who preempts says for whom; a pool that stops has nobody to name.
-                pool_stops = fact.preemption is None
+                # Who preempts says for whom, who empties a node says which; a pool that stops has nothing to name.
+                pool_stops = fact.preemption is None and fact.drained is None
                 for stop in stops(job, job.gangs[fact.gang], fact.reason, epoch=self.epoch, pool_stops=pool_stops):
                     self.send(stop)
             case JobEnded():

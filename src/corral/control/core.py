@@ -23,9 +23,9 @@ from corral.control.returns import take_back
 from corral.control.rounds import Rounds
 from corral.control.scene import scene_of
 from corral.control.silence import Silence
+from corral.control.stopping import stop_all
 from corral.model.errors import Refusal, StoreCorrupt
 from corral.model.ids import DEFAULT_QUEUE, DEFAULT_TENANT, JobId
-from corral.model.job import StopReason
 from corral.model.messages import Heartbeat, Hello, MasterDecided, MasterProposed, TaskReported
 from corral.model.state import PoolState
 from corral.model.tenant import Queue, Tenant
@@ -64,7 +64,7 @@ class ControlCore:
         self.silence = Silence(self.book, self.leases, self.liveness)
         self.proposals = Proposals(self.book)
         self.cycle = Cycle(self.book, self.proposals)
-        self.rounds = Rounds(self.book, self.cycle, self.liveness)
+        self.rounds = Rounds(self.book, self.cycle)
         self._last_round_at = 0.0
         self._resumed = False
 
@@ -112,9 +112,7 @@ class ControlCore:
     def _quiesce(self, now: float, ask: Quiesce) -> None:
         self.cycle.paused = True
         if ask.stop_tasks:
-            for job in list(self.book.state.jobs.values()):
-                for index in job.gangs:
-                    self.liveness.stop_gang(now, job, index, StopReason.PREEMPTED)
+            stop_all(self.book, now)
 
     def settle(self, now: float) -> None:
         """Fill what is free when something changed, or when a second has passed while something waits."""

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from corral.control.book import Book
 from corral.control.inputs import Administer, Cancel, Submit
+from corral.control.stopping import drain
 from corral.control.submission import Admission, names_known, refuse, submission_order
 from corral.model.errors import (
     Conflict,
@@ -95,6 +96,8 @@ class Intake:
         refusal = self._admin_refusal(ask)
         if refusal is None:
             self._book.record(replace(ask.fact, at=now))
+            if isinstance(ask.fact, NodeCordoned) and ask.fact.drain:
+                drain(self._book, now, ask.fact.node)
         return refusal
 
     def _admin_refusal(self, ask: Administer) -> Refusal | None:

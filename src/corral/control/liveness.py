@@ -13,18 +13,18 @@ from corral.control.holdings import tasks_on
 from corral.control.launching import STOP_CAUSE, launch, stops
 from corral.control.leases import Leases
 from corral.control.observed import Contact
+from corral.control.stopping import stop_gang
 from corral.model.events import (
     Decision,
     DeviceFailed,
     DeviceRecovered,
-    GangStopping,
     NodeJoined,
+    NodeUncordoned,
     TaskEnded,
     TaskStarted,
 )
 from corral.model.ids import DeviceId, GangKey, JobId, NodeId, TaskKey
 from corral.model.job import Cause, Gang, Job, StopReason, Task, TaskExit, TaskState, end_state
-from corral.model.market import Preemption
 from corral.model.messages import (
     Acknowledge,
     Heartbeat,
@@ -38,7 +38,7 @@ from corral.model.messages import (
     TaskReported,
 )
 from corral.model.resources import DeviceState, Health, NodeSpec
-from corral.model.state import Node
+from corral.model.state import UNTIL_STARTED, Node
 from corral.model.transitions import copy_job
 from corral.policy.fencing import is_wrong
 
@@ -80,6 +80,8 @@ class Liveness:
         if rebooted:
             self._leases.restarted(contact)
             contact.restarted_at = now
+            if book.state.nodes[hello.node].cordon_reason in UNTIL_STARTED:
+                book.record(NodeUncordoned(at=now, node=hello.node, by=hello.node))
         contact.connected = True
         self._heard(now, contact)
         self._observe(hello.node, contact, hello.devices, hello.shards)
@@ -128,7 +130,7 @@ class Liveness:
         present = {spec.uuid for spec in self._book.state.nodes[node].spec.devices}
         for job, gang, task in tasks_on(self._book.state, node):
             if task.placement is not None and any(share.uuid not in present for share in task.placement.devices):
-                self.stop_gang(now, job, gang.index, StopReason.DEVICE_FAILED)
+                stop_gang(self._book, now, job, gang.index, StopReason.DEVICE_FAILED)
 
     def gone(self, now: float, node: NodeId) -> None:
         """The connection to an agent broke."""
@@ -219,24 +221,7 @@ class Liveness:
         self._book.record(DeviceFailed(at=now, node=node, device=device, reason=reason))
         for job, gang, task in tasks_on(self._book.state, node):
             if task.placement and any(s.uuid == device for s in task.placement.devices):
-                self.stop_gang(now, job, gang.index, StopReason.DEVICE_FAILED)
-
-    def stop_gang(
-        self, now: float, job: Job, index: int, reason: StopReason, preemption: Preemption | None = None
-    ) -> None:
-        """Tell every rank of a gang to stop, once. ``preemption`` says for whom it gives way."""
-        gang = job.gangs[index]
-        if gang.live and gang.stopping is None:
-            fact = GangStopping(
-                at=now,
-                job=job.id,
-                gang=gang.index,
-                incarnation=gang.incarnation,
-                reason=reason,
-                preemption=preemption,
-            )
-            self._book.record(fact)
-            self._book.tell(job.id, fact)
+                stop_gang(self._book, now, job, gang.index, StopReason.DEVICE_FAILED)
 
     # ---- tasks -----------------------------------------------------------------------------------------------------
 

@@ -301,11 +301,14 @@ class ControllerPool:
     def _by(self, who: Principal) -> str:
         return f"{who.tenant}/{who.token_id}"
 
-    async def cordon(self, who: Principal, node: NodeId, *, on: bool, reason: str) -> None:
-        """Cordon or uncordon a node."""
-        at, by = self._shell.clock.now(), self._by(who)
-        fact = NodeCordoned(at=at, node=node, by=by, reason=reason) if on else NodeUncordoned(at=at, node=node, by=by)
+    async def cordon(self, who: Principal, node: NodeId, reason: str, *, drain: bool = False) -> None:
+        """Give a node no new tasks; with ``drain`` have those that run there give way."""
+        fact = NodeCordoned(at=self._shell.clock.now(), node=node, by=self._by(who), reason=reason, drain=drain)
         await self._administer(who, fact)
+
+    async def uncordon(self, who: Principal, node: NodeId) -> None:
+        """Give a node tasks again."""
+        await self._administer(who, NodeUncordoned(at=self._shell.clock.now(), node=node, by=self._by(who)))
 
     async def remove_node(self, who: Principal, node: NodeId) -> None:
         """Forget a lost node without tasks."""

@@ -110,6 +110,7 @@ def nodes(core: ControlCore, now: float, tenant: TenantId | None) -> tuple[NodeR
                 memory_free_mib=contact.memory_free_mib,
                 clock_skew_s=contact.clock_skew_s,
                 notes=node_notes(core, name, now),
+                draining=node.draining,
             )
         )
     return tuple(found)

@@ -19,7 +19,7 @@ from corral.control.awards import overlaps
 from corral.control.book import Book
 from corral.control.cycle import Cycle
 from corral.control.inputs import Solved
-from corral.control.liveness import Liveness
+from corral.control.stopping import stop_gang
 from corral.model.ids import GangKey, TenantId
 from corral.model.job import StopReason
 from corral.model.market import Loss, Market, RoundPlan
@@ -43,10 +43,9 @@ class Rounds:
     ``fault`` says why the newest round gave no plan and ``failed_at`` when; it is empty after one that did.
     """
 
-    def __init__(self, book: Book, cycle: Cycle, liveness: Liveness) -> None:
+    def __init__(self, book: Book, cycle: Cycle) -> None:
         self._book = book
         self._cycle = cycle
-        self._liveness = liveness
         self._under_way: int | None = None
         self._last_at: float | None = None
         self._mark: Mark = (-1, -1)
@@ -207,7 +206,7 @@ class Rounds:
         self._unranked = iter(answer.plan.losses.items())
         for eviction in ruling.evictions:
             job = book.state.jobs[eviction.key.job]
-            self._liveness.stop_gang(now, job, eviction.key.gang, StopReason.PREEMPTED, eviction.preemption)
+            stop_gang(book, now, job, eviction.key.gang, StopReason.PREEMPTED, preemption=eviction.preemption)
         self._cycle.awards.keep(now, ruling.awards, book.state, book.board.holdings.values())
         book.dirty = True
 

@@ -81,10 +81,14 @@ class TaskEnded(GangEvent, frozen=True, kw_only=True, tag="task-ended"):
 
 
 class GangStopping(GangEvent, frozen=True, kw_only=True, tag="gang-stopping"):
-    """The remaining ranks of a gang are told to stop. ``preemption`` says for whom a preempted gang gives way."""
+    """The remaining ranks of a gang are told to stop.
+
+    Of a preempted gang ``preemption`` says for whom it gives way, or ``drained`` which node is emptied.
+    """
 
     reason: StopReason
     preemption: Preemption | None = None
+    drained: NodeId | None = None
 
 
 class GangRequeued(GangEvent, frozen=True, kw_only=True, tag="gang-requeued"):
@@ -136,11 +140,12 @@ class NodeLost(Event, frozen=True, kw_only=True, tag="node-lost"):
 
 
 class NodeCordoned(Event, frozen=True, kw_only=True, tag="node-cordoned"):
-    """No new tasks on a node; running ones stay."""
+    """No new tasks on a node. Running ones stay, unless it is to ``drain``: then their gangs give way."""
 
     node: NodeId
     by: str
     reason: str = ""
+    drain: bool = False
 
 
 class NodeUncordoned(Event, frozen=True, kw_only=True, tag="node-uncordoned"):

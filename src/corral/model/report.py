@@ -150,6 +150,7 @@ class Receipt(msgspec.Struct, frozen=True):
 class NodeReport(msgspec.Struct, frozen=True):
     """A node as people see it. ``state`` is up, suspect, or lost; ``age_s`` is the age of the last heartbeat.
 
+    ``draining``: what ran there was told to give way; it is empty when ``gangs`` is.
     ``clock_skew_s`` is how far its wall clock is ahead of the pool's, ``notes`` say in words what is wrong with it.
     """
 
@@ -165,6 +166,7 @@ class NodeReport(msgspec.Struct, frozen=True):
     memory_free_mib: int | None = None
     clock_skew_s: float | None = None
     notes: tuple[str, ...] = ()
+    draining: bool = False
 
 
 class DeviceReport(msgspec.Struct, frozen=True):

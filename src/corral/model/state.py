@@ -12,17 +12,25 @@ from corral.model.tenant import Queue, Tenant, Token
 
 KEYS_MAX = 100_000
 LEFT = "left the pool"
-"""The reason of the cordon of a node that leaves; when it joins again the cordon is lifted."""
+"""The reason of the cordon of a node that leaves."""
+STOPPED = "its head is stopped"
+"""The reason of the cordon of a head's own node while that head is being stopped, and others lead on."""
+UNTIL_STARTED = frozenset({LEFT, STOPPED})
+"""Cordons that are over when the machine is started again."""
 
 
 class Node(msgspec.Struct):
-    """A registered node and the facts about it. Whether it answers now is an observation and not kept here."""
+    """A registered node and the facts about it. Whether it answers now is an observation and not kept here.
+
+    ``draining``: it is cordoned, and what ran there was told to give way.
+    """
 
     spec: NodeSpec
     lost: bool = False
     cordoned: bool = False
     cordon_reason: str = ""
     failed: dict[DeviceId, str] = {}
+    draining: bool = False
 
 
 class Held(msgspec.Struct):

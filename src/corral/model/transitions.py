@@ -308,7 +308,7 @@ def _fold_node_event(state: PoolState, fact: Fact) -> bool:
             old = state.nodes.get(fact.spec.id)
             node = Node(fact.spec, failed={})
             if old is not None:
-                node.cordoned, node.cordon_reason = old.cordoned, old.cordon_reason
+                node.cordoned, node.cordon_reason, node.draining = old.cordoned, old.cordon_reason, old.draining
                 present = {d.uuid for d in fact.spec.devices}
                 node.failed = {uuid: why for uuid, why in old.failed.items() if uuid in present}
             state.nodes[fact.spec.id] = node
@@ -318,9 +318,10 @@ def _fold_node_event(state: PoolState, fact: Fact) -> bool:
         case NodeCordoned():
             node = _node(state, fact)
             node.cordoned, node.cordon_reason = True, fact.reason
+            node.draining = node.draining or fact.drain
         case NodeUncordoned():
             node = _node(state, fact)
-            node.cordoned, node.cordon_reason = False, ""
+            node.cordoned, node.cordon_reason, node.draining = False, "", False
         case NodeRemoved():
             if fact.node in state.held and state.held[fact.node].gangs:
                 raise IllegalTransition(f"node {fact.node} still has tasks")

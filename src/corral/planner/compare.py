@@ -10,7 +10,6 @@ from corral.control.inputs import Administer, Submit
 from corral.model.errors import CorralError, NotFound, Refusal, UsageError
 from corral.model.events import NodeCordoned, TenantSet
 from corral.model.ids import DeviceId, GangKey, JobId, NodeId
-from corral.model.job import StopReason
 from corral.model.messages import PROTOCOL, Hello
 from corral.model.plan import Course, NewNodes, PlanAsk, PlanReport, Shift
 from corral.model.resources import NodeSpec
@@ -60,8 +59,7 @@ def _change(course: Projection, ask: PlanAsk) -> tuple[JobId, ...]:
     for number, nodes in enumerate(ask.add):
         course.tell(list(_hellos(course, nodes, number)))
     for node in ask.drain:
-        _must(course, Administer(NodeCordoned(at=now, node=node, by="plan", reason="drained")))
-        _empty(course, node)
+        _must(course, Administer(NodeCordoned(at=now, node=node, by="plan", reason="drained", drain=True)))
     if not ask.submit:
         return ()
     answer = _must(course, Submit(ask.submit))
@@ -75,14 +73,6 @@ def _must(course: Projection, item: Administer | Submit) -> object:
     if isinstance(answer, Refusal):
         raise CorralError.of(answer)
     return answer
-
-
-def _empty(course: Projection, node: NodeId) -> None:
-    now, book = course.clock.now(), course.core.book
-    for key, holding in list(book.board.holdings.items()):
-        if any(placement.node == node for placement in holding.placements):
-            course.core.liveness.stop_gang(now, book.state.jobs[key.job], key.gang, StopReason.PREEMPTED)
-    course.tell(())
 
 
 def _hellos(course: Projection, nodes: NewNodes, number: int) -> Iterable[Hello]:

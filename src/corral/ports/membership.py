@@ -58,5 +58,9 @@ class Membership(Protocol):
     async def join(self, who: Principal, ask: JoinAsk) -> Joined:
         """Let a machine in. Raises ``VersionMismatch``, ``ClockSkew`` or ``NodeNameTaken``."""
 
-    async def leave(self, who: Principal, node: NodeId) -> int:
-        """Give a node nothing new; return how many tasks it still has. Raises ``NotFound`` and ``Forbidden``."""
+    async def leave(self, who: Principal, node: NodeId, *, drain: bool = False) -> int:
+        """Give a node nothing new; return how many gangs have tasks there.
+
+        With ``drain`` these are asked for a checkpoint, stopped, and queued again without charge: ask again until none
+        is left. Raises ``NotFound`` and ``Forbidden``.
+        """

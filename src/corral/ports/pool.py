@@ -107,8 +107,15 @@ class Pool(Protocol):
     async def nodes(self, who: Principal) -> tuple[NodeReport, ...]:
         """Return all nodes. A user sees foreign holders without their names."""
 
-    async def cordon(self, who: Principal, node: NodeId, *, on: bool, reason: str) -> None:
-        """Cordon or uncordon a node (admin)."""
+    async def cordon(self, who: Principal, node: NodeId, reason: str, *, drain: bool = False) -> None:
+        """Give a node no new tasks (admin).
+
+        With ``drain`` the gangs that have a rank there are asked for a checkpoint, stopped, and queued again without
+        charge. Returns at once: the node is empty when its report names no gangs.
+        """
+
+    async def uncordon(self, who: Principal, node: NodeId) -> None:
+        """Give a node tasks again (admin)."""
 
     async def remove_node(self, who: Principal, node: NodeId) -> None:
         """Forget a lost node without tasks (admin)."""

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.model.ask import JobAsk
 from corral.model.errors import (
@@ -86,6 +87,7 @@ class MemoryPool(Outages):
         self.queues_by_name = {"default": Queue(QueueName("default"))}
         self.token_rows: dict[str, Token] = {}
         self.cordoned = ""
+        self.draining = False
         self.open_streams = 0
         self.waiting = 0
         self.broken: Exception | None = None
@@ -285,13 +287,18 @@ class MemoryPool(Outages):
         spec = NodeSpec(NodeId("n0"), "host", "127.0.0.1", 64000, 65536, (device,), simulated=True)
         seen = DeviceState(device.uuid, Health.HEALTHY, memory_used_mib=12)
         held = DeviceReport(device, seen, None, 0, ())
-        return (NodeReport(spec, "up", bool(self.cordoned), self.cordoned, 0.5, Amount(), (held,), ()),)
+        report = NodeReport(spec, "up", bool(self.cordoned), self.cordoned, 0.5, Amount(), (held,), ())
+        return (replace(report, draining=self.draining),)
 
-    async def cordon(self, who: Principal, node: NodeId, *, on: bool, reason: str) -> None:
+    async def cordon(self, who: Principal, node: NodeId, reason: str, *, drain: bool = False) -> None:
         self._admin(who)
         if node != "n0":
             raise NotFound(f"there is no node {node}")
-        self.cordoned = (reason or "no reason") if on else ""
+        self.cordoned, self.draining = reason or "no reason", drain
+
+    async def uncordon(self, who: Principal, node: NodeId) -> None:
+        self._admin(who)
+        self.cordoned, self.draining = "", False
 
     async def remove_node(self, who: Principal, node: NodeId) -> None:
         self._admin(who)

@@ -6,7 +6,7 @@ import pytest
 
 from corral.cli.render.happenings import exit_words, told
 from corral.model.events import GangStopping
-from corral.model.ids import JobId, TenantId
+from corral.model.ids import JobId, NodeId, TenantId
 from corral.model.job import Cause, StopReason, TaskExit
 from corral.model.market import Preemption, PreemptionKind
 
@@ -22,6 +22,13 @@ EXITS = [
 @pytest.mark.parametrize("exit_, words", EXITS)
 def test_nothing_is_said_twice_about_an_end(exit_: TaskExit, words: str) -> None:
     assert exit_words(exit_) == words
+
+
+def test_who_gives_way_for_a_node_that_is_emptied_is_told_which() -> None:
+    fact = GangStopping(
+        at=0.0, job=JobId("1"), gang=2, incarnation=1, reason=StopReason.PREEMPTED, drained=NodeId("n1")
+    )
+    assert told(fact) == "gang 2 gives way: node n1 is emptied"
 
 
 @pytest.mark.parametrize(

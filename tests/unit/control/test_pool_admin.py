@@ -42,7 +42,9 @@ def test_only_admins_change_the_pool(state_dir: Path) -> None:
         ann = await house.tenant("ann")
         pool = house.pool
         acts = (
-            pool.cordon(ann, NodeId("n1"), on=True, reason=""),
+            pool.cordon(ann, NodeId("n1"), ""),
+            pool.cordon(ann, NodeId("n1"), "", drain=True),
+            pool.uncordon(ann, NodeId("n1")),
             pool.remove_node(ann, NodeId("n1")),
             pool.set_queue(ann, Queue(QueueName("q")), create=True),
             pool.remove_queue(ann, QueueName("default")),

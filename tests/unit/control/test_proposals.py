@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from corral.control.inputs import Administer
+from corral.control.stopping import stop_gang
 from corral.model.ask import JobAsk
 from corral.model.events import NodeCordoned, NodeUncordoned
 from corral.model.experience import Measurement, WorkSpec
@@ -246,7 +247,7 @@ def test_a_new_model_in_the_pool_makes_jobs_that_know_models_bid_again() -> None
 
 
 def preempted(world: World, job: str) -> None:
-    world.core.liveness.stop_gang(world.now, world.job(job), 0, StopReason.PREEMPTED)
+    stop_gang(world.core.book, world.now, world.job(job), 0, StopReason.PREEMPTED)
     world.settle()
     world.end(job, cause=Cause.PREEMPTED)
 

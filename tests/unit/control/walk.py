@@ -88,8 +88,10 @@ class Walk:
 
     def cordon(self, a: int, b: int) -> None:
         node, at = NodeId(self.machine(a)[0]), self.cluster.now
-        fact = NodeCordoned(at=at, node=node, by="me") if b % 2 else NodeUncordoned(at=at, node=node, by="me")
-        self.cluster.tell(Administer(fact))
+        if b % 2:
+            self.cluster.tell(Administer(NodeCordoned(at=at, node=node, by="me", drain=b % 4 == 1)))
+        else:
+            self.cluster.tell(Administer(NodeUncordoned(at=at, node=node, by="me")))
 
     def remove(self, a: int, b: int) -> None:
         self.cluster.tell(Administer(NodeRemoved(at=self.cluster.now, node=NodeId(self.machine(a)[0]), by="me")))

@@ -11,7 +11,7 @@ from corral.model.errors import Conflict
 from corral.model.ids import NodeId
 from corral.model.tenant import Role
 from corral.ports.membership import JoinAsk, Membership, Versions
-from corral.wire.v1.join import Joined, JoinRequest, Leaving, NodeName
+from corral.wire.v1.join import Joined, JoinRequest, LeaveRequest, Leaving, NodeName
 
 router = APIRouter(tags=["machines"])
 Joining = Annotated[Asked, Depends(BearerToken(Role.ADMIN, Role.JOIN, Role.NODE))]
@@ -34,6 +34,10 @@ async def join(request: Request, asked: Joining, body: JoinRequest) -> Response:
 
 
 @router.post("/nodes/{node}/leave", response_model=Leaving, responses=failing(403, 404, 409, 422))
-async def leave(request: Request, node: NodeName, asked: Leaver) -> Response:
-    """Give a node that is about to leave nothing new, and tell how many tasks it still has."""
-    return answer(Leaving(tasks=await _membership(request).leave(asked.who, NodeId(node))))
+async def leave(request: Request, node: NodeName, asked: Leaver, body: LeaveRequest | None = None) -> Response:
+    """Give a node that is about to leave nothing new, and tell how many jobs and array elements it still has.
+
+    With ``drain`` they save themselves, are stopped, and go on elsewhere.
+    """
+    drain = body is not None and body.drain
+    return answer(Leaving(tasks=await _membership(request).leave(asked.who, NodeId(node), drain=drain)))

@@ -63,15 +63,16 @@ async def list_nodes(asked: AskedNow) -> Response:
 
 @router.post("/nodes/{node}/cordon", status_code=204, responses=failing(403, 404, 422))
 async def cordon(node: str, asked: AskedNow, body: CordonRequest | None = None) -> Response:
-    """Give a node no new tasks; running ones stay (admin)."""
-    await asked.pool.cordon(asked.who, NodeId(node), on=True, reason=body.reason if body else "")
+    """Give a node no new tasks; with ``drain`` those that run there give way, else they stay (admin)."""
+    body = body or CordonRequest()
+    await asked.pool.cordon(asked.who, NodeId(node), body.reason, drain=body.drain)
     return Response(status_code=204)
 
 
 @router.post("/nodes/{node}/uncordon", status_code=204, responses=failing(403, 404))
 async def uncordon(node: str, asked: AskedNow) -> Response:
     """Give a node tasks again (admin)."""
-    await asked.pool.cordon(asked.who, NodeId(node), on=False, reason="")
+    await asked.pool.uncordon(asked.who, NodeId(node))
     return Response(status_code=204)
 
 

@@ -78,6 +78,8 @@ def _placed(fact: events.GangPlaced) -> str:
 
 def _stopping(fact: events.GangStopping) -> str:
     reason = _STOPS.get(fact.reason, fact.reason.value)
+    if fact.drained is not None:
+        return f"{_whom(fact)} gives way: node {fact.drained} is emptied"
     if fact.preemption is None:
         return f"{_whom(fact)} is being stopped: {reason}"
     again = f"; {duration(fact.preemption.lost_s)} of work to be done again" if fact.preemption.lost_s else ""

@@ -69,10 +69,14 @@ def node_total(report: NodeReport) -> Amount:
 
 
 def node_state(report: NodeReport) -> Text:
-    """Return the state of a node in words: ``up``, ``up, cordoned: reason``, ``lost``, and what is wrong with it."""
+    """Return the state of a node in words: ``up``, ``up, cordoned: reason``, ``lost``, and what is wrong with it.
+
+    One that is emptied is ``draining`` while jobs are on it, then ``drained``.
+    """
     words = [report.state]
     if report.cordoned:
-        words.append("cordoned" + (f": {report.cordon_reason}" if report.cordon_reason else ""))
+        how = "cordoned" if not report.draining else "draining" if report.gangs else "drained"
+        words.append(how + (f": {report.cordon_reason}" if report.cordon_reason else ""))
     words += report.notes
     doubtful = report.state == "up" and (report.cordoned or report.notes)
     return state("cordoned" if doubtful else report.state, ", ".join(words))

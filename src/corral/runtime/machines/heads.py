@@ -75,9 +75,13 @@ def join_at(head: Head, secret: str, ask: JoinAsk) -> Joined:
     return decoded(_post(head, secret, "/v1/join", body).body, Joined)
 
 
-def leave_at(head: Head, secret: str, node: NodeId) -> int:
-    """Tell a head that a node leaves; return how many tasks it has by the head's account."""
-    return decoded(_post(head, secret, f"/v1/nodes/{node}/leave", b"").body, _Leaving).tasks
+def leave_at(head: Head, secret: str, node: NodeId, *, drain: bool = False) -> int:
+    """Tell a head that a node leaves, and is to be emptied if ``drain``; return how many gangs it has by its account.
+
+    Raises what the head answers, ``HeadUnreachable`` and ``CertificateMismatch``.
+    """
+    body = msgspec.json.encode({"drain": drain})
+    return decoded(_post(head, secret, f"/v1/nodes/{node}/leave", body).body, _Leaving).tasks
 
 
 class _Leaving(msgspec.Struct, frozen=True):

@@ -39,8 +39,11 @@ class Registry(Protocol):
     async def nodes(self, who: Principal) -> tuple[NodeReport, ...]:
         """Return all nodes."""
 
-    async def cordon(self, who: Principal, node: NodeId, *, on: bool, reason: str) -> None:
-        """Cordon or uncordon a node."""
+    async def cordon(self, who: Principal, node: NodeId, reason: str, *, drain: bool = False) -> None:
+        """Give a node no new tasks; with ``drain`` have those that run there give way."""
+
+    async def uncordon(self, who: Principal, node: NodeId) -> None:
+        """Give a node tasks again."""
 
     async def remove_node(self, who: Principal, node: NodeId) -> None:
         """Forget a lost node without tasks."""
@@ -121,15 +124,19 @@ class PoolMembership:
         for token in olds:
             await self._registry.revoke_token(_SELF, token.id)
         if found is not None and found.cordoned and found.cordon_reason == LEFT:
-            await self._registry.cordon(_SELF, ask.node, on=False, reason="")
+            await self._registry.uncordon(_SELF, ask.node)
         return secret
 
-    async def leave(self, who: Principal, node: NodeId) -> int:
-        """Give a node nothing new; return how many tasks it still has."""
+    async def leave(self, who: Principal, node: NodeId, *, drain: bool = False) -> int:
+        """Give a node nothing new, with ``drain`` empty it; return how many gangs it still has."""
         if who.role is Role.NODE:
             await self._check_owner(who, node)
-        await self._registry.cordon(_SELF, node, on=True, reason=LEFT)
         found = await self._node(node)
+        # Who leaves asks again and again how far it is: that is to leave nothing in the journal.
+        told = found is not None and found.cordon_reason == LEFT and (found.draining or not drain)
+        if not told:
+            await self._registry.cordon(_SELF, node, LEFT, drain=drain)
+            found = await self._node(node)
         self._watch(node)
         return 0 if found is None else len(found.gangs)
 

@@ -168,13 +168,13 @@ class People:
         self._ask(lambda _: Cancel(job, "people"), answered)
 
     def cordon(self) -> None:
-        """Cordon a node, or undo it."""
+        """Cordon a node, every other time to empty it, or undo it."""
         name = self._course.chance.choice(self._nodes)
         if name in self._cordoned:
             self._uncordon(name)
             return
         self._cordoned.add(name)
-        fact = NodeCordoned(at=0.0, node=NodeId(name), by="admin")
+        fact = NodeCordoned(at=0.0, node=NodeId(name), by="admin", drain=len(self._cordoned) % 2 == 0)
         self._ask(lambda _: Administer(fact), lambda _: None)
 
     def plan_outage(self) -> None:

@@ -48,7 +48,13 @@ class Joined(Answer):
     clock: float = Field(description="the head's wall clock, seconds since the epoch")
 
 
+class LeaveRequest(Question):
+    """What becomes of the tasks of a node that leaves."""
+
+    drain: bool = Field(default=False, description="have them save themselves, stop them and queue their jobs again")
+
+
 class Leaving(Answer):
     """What a node that leaves still has."""
 
-    tasks: int
+    tasks: int = Field(description="jobs and array elements with a task there")

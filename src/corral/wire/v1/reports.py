@@ -165,6 +165,7 @@ class NodeReport(Answer):
     memory_free_mib: int | None
     clock_skew_s: float | None = Field(description="how far its wall clock is ahead of the pool's")
     notes: list[str] = Field(description="what is wrong with it, in words")
+    draining: bool = Field(description="what ran there was told to give way")
 
 
 class Maintenance(Answer):

@@ -164,9 +164,10 @@ class MaintenanceRequest(Question):
 
 
 class CordonRequest(Question):
-    """Why a node gets no new tasks."""
+    """Why a node gets no new tasks, and what becomes of those that run there."""
 
     reason: str = Field(default="", max_length=256)
+    drain: bool = Field(default=False, description="have them save themselves, stop them and queue their jobs again")
 
 
 class StopRequest(Question):

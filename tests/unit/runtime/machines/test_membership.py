@@ -51,6 +51,7 @@ class Registry:
         self.known: dict[NodeId, NodeReport] = {}
         self.issued: dict[str, Token] = {}
         self.secrets: dict[str, str] = {}
+        self.cordons: list[tuple[NodeId, str, bool]] = []
 
     def add(self, node: NodeId, **changes: Any) -> None:
         spec = NodeSpec(id=node, hostname=node, address="10.0.0.2", cpus_milli=1000, memory_mib=1024)
@@ -63,8 +64,13 @@ class Registry:
         assert who.role is Role.ADMIN
         return tuple(self.known.values())
 
-    async def cordon(self, who: Principal, node: NodeId, *, on: bool, reason: str) -> None:
-        self.known[node] = replace(self.known[node], cordoned=on, cordon_reason=reason)
+    async def cordon(self, who: Principal, node: NodeId, reason: str, *, drain: bool = False) -> None:
+        self.cordons.append((node, reason, drain))
+        draining = self.known[node].draining or drain
+        self.known[node] = replace(self.known[node], cordoned=True, cordon_reason=reason, draining=draining)
+
+    async def uncordon(self, who: Principal, node: NodeId) -> None:
+        self.known[node] = replace(self.known[node], cordoned=False, cordon_reason="", draining=False)
 
     async def remove_node(self, who: Principal, node: NodeId) -> None:
         del self.known[node]
@@ -192,6 +198,16 @@ async def test_a_node_that_leaves_gets_nothing_new_and_is_forgotten_when_it_is_g
     assert pool.registry.issued == {}, "what a machine that left has in its files opens nothing"
     await asyncio.sleep(0)
     assert pool.membership._watching == {}
+
+
+@in_a_loop
+async def test_who_leaves_may_ask_often_how_far_it_is_and_the_journal_does_not_grow(pool: Pool) -> None:
+    await pool.membership.join(JOINER, pool.asked())
+    pool.registry.add(N1, gangs=(GangKey(JobId("7"), 0),))
+    for drain in (False, True, True, False, True):
+        assert await pool.membership.leave(pool.bearer(), N1, drain=drain) == 1
+    assert pool.registry.cordons == [(N1, LEFT, False), (N1, LEFT, True)]
+    await pool.membership.end()
 
 
 @in_a_loop
