@@ -20,6 +20,9 @@ SERVICE_HEADER = "X-Corral-Service"
 TENANT_HEADER = "X-Corral-Tenant"
 """Tells relay and replica whose key a caller showed. What callers put there themselves is taken away."""
 
+REPLICA_HEADER = "X-Corral-Replica"
+"""In an answer of the relay: which replica gave it. The proxy writes it into its log and takes it away."""
+
 
 class Backend(msgspec.Struct, frozen=True):
     """A replica that was ready. ``name`` is its name in the proxy; ``weight`` 1..256 is for weighted balancing."""
