@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from corral.agent import processes
+
 MACHINE_NAME = "machine-id"
+
+
+def incarnation() -> str:
+    """Return what names this start of this machine: another boot, or another process namespace, is another one."""
+    return f"{processes.boot_id()}:{processes.process_space()}"
 
 
 def machine_of(state_dir: Path) -> str:

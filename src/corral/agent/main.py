@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from corral.agent import processes, taskdir
+from corral.agent.claim import only_agent
 from corral.agent.config import AgentConfig
 from corral.agent.shell import Shell
-from corral.model.errors import AlreadyRunning, CorralError, StateUnusable
+from corral.model.errors import AlreadyRunning, CorralError
 from corral.ports.master import AppMasterFactory
 from corral.ports.probe import DeviceProbe
 
 _log = logging.getLogger(__name__)
 
 PID_NAME = "agent.pid"
-LOCK_NAME = "agent.lock"
 EXIT_FAULT = 1
 EXIT_RUNNING = 3
 
@@ -61,20 +61,8 @@ async def _main(config: AgentConfig, probes: Sequence[DeviceProbe], factory: App
 @contextlib.contextmanager
 def _alone(config: AgentConfig) -> Iterator[None]:
     """Hold the node's lock and leave ``agent.pid`` for those who have to find or fence this process."""
-    directory = config.node_dir
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StateUnusable(f"cannot use {directory}: {error.strerror}") from None
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise AlreadyRunning(f"node {config.node} has an agent already") from None
+    with only_agent(config.node_dir, Path(config.state_dir)):
         pid = os.getpid()
         identity = {"pid": pid, "start_ticks": processes.start_ticks(pid), "boot_id": processes.boot_id()}
-        taskdir.write_json(directory, PID_NAME, identity)
+        taskdir.write_json(config.node_dir, PID_NAME, identity)
         yield
-    finally:
-        os.close(lock)

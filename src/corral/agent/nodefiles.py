@@ -14,8 +14,9 @@ from pathlib import Path
 import msgspec
 
 from corral.agent import adoption, leaders, processes, taskdir
+from corral.agent.claim import LOCK_NAME
 from corral.agent.machine import machine_of
-from corral.agent.main import LOCK_NAME, PID_NAME
+from corral.agent.main import PID_NAME
 from corral.agent.shim import record
 from corral.agent.shim.handle import TaskHandle
 from corral.agent.shim.log_reader import LogPiece, read_log

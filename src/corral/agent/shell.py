@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
 
-from corral.agent import adoption, cgroup, leaders, processes, taskdir
+from corral.agent import adoption, cgroup, leaders, taskdir
 from corral.agent.affinity import CpuChooser
 from corral.agent.config import AgentConfig
 from corral.agent.core import AgentCore, Identity
@@ -33,7 +33,7 @@ from corral.agent.inputs import (
     TaskRemoved,
 )
 from corral.agent.link import Link
-from corral.agent.machine import machine_of
+from corral.agent.machine import incarnation, machine_of
 from corral.agent.members import Members
 from corral.agent.outputs import ExtendLease, Forget, Launch, Note, Output, Record, SaveEpoch, Say, Stop
 from corral.agent.preparing import Preparer
@@ -209,7 +209,7 @@ class Shell:
             devices=devices,
             rack=config.rack,
             simulated=config.simulated,
-            incarnation=f"{processes.boot_id()}:{processes.process_space()}",
+            incarnation=incarnation(),
             machine=machine_of(Path(config.state_dir)),
         )
         return Identity(spec, os.getpid(), config.supervisor_start)

@@ -1,30 +1,29 @@
-"""Liveness: hellos, heartbeats, task reports, failed devices. What silence means is decided in ``control.silence``."""
+"""Liveness: hellos, heartbeats, task reports. What silence means is decided in ``control.silence``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
 from corral.control.board import NodeView
 from corral.control.book import Book
+from corral.control.devices import Devices
 from corral.control.excuses import excused, restarted
 from corral.control.holdings import tasks_on
 from corral.control.launching import STOP_CAUSE, launch, stops
 from corral.control.leases import Leases
+from corral.control.namesakes import Namesakes
 from corral.control.observed import Contact
-from corral.control.stopping import stop_gang
 from corral.model.events import (
     Decision,
-    DeviceFailed,
-    DeviceRecovered,
     NodeJoined,
     NodeUncordoned,
     TaskEnded,
     TaskStarted,
 )
-from corral.model.ids import DeviceId, GangKey, JobId, NodeId, TaskKey
-from corral.model.job import Cause, Gang, Job, StopReason, Task, TaskExit, TaskState, end_state
+from corral.model.ids import JobId, NodeId, TaskKey
+from corral.model.job import Cause, Gang, Job, Task, TaskExit, TaskState, end_state
 from corral.model.messages import (
     Acknowledge,
     Heartbeat,
@@ -37,12 +36,10 @@ from corral.model.messages import (
     TaskReport,
     TaskReported,
 )
-from corral.model.resources import DeviceState, Health, NodeSpec
-from corral.model.state import UNTIL_STARTED, Node
+from corral.model.state import UNTIL_STARTED
 from corral.model.transitions import copy_job
 from corral.policy.fencing import is_wrong
 
-RECOVERY_STREAK = 3
 SKEWS_KEPT = 5
 """Messages that a clock is judged by: of those the one that was delayed least counts."""
 
@@ -59,6 +56,8 @@ class Liveness:
     def __init__(self, book: Book, leases: Leases) -> None:
         self._book = book
         self._leases = leases
+        self._namesakes = Namesakes(book, leases)
+        self._devices = Devices(book)
 
     # ---- contact ---------------------------------------------------------------------------------------------------
 
@@ -67,7 +66,7 @@ class Liveness:
         book = self._book
         known = book.state.nodes.get(hello.node)
         contact = book.observed.contact(hello.node)
-        if known is not None and self._is_another(now, known, contact, hello.spec):
+        if known is not None and self._namesakes.keeps_out(now, known, contact, hello.spec):
             # From now on it may be that one which is heard under this name.
             self.gone(now, hello.node)
             return
@@ -84,8 +83,8 @@ class Liveness:
                 book.record(NodeUncordoned(at=now, node=hello.node, by=hello.node))
         contact.connected = True
         self._heard(now, contact)
-        self._observe(hello.node, contact, hello.devices, hello.shards)
-        self._devices(now, hello.node, contact, hello.devices)
+        self._devices.observe(hello.node, contact, hello.devices, hello.shards)
+        self._devices.judge(now, hello.node, contact, hello.devices)
         reported = {(r.task, r.incarnation): r for r in hello.tasks}
         expected = [
             (job.task_key(gang.index, t.rank), gang.incarnation)
@@ -103,34 +102,8 @@ class Liveness:
             found = self._holding(hello.node, key, incarnation)
             if found is not None:
                 self._settle(now, hello.node, *found, reported.get((key, incarnation)), rebooted=rebooted)
-        self._lost_devices(now, hello.node)
+        self._devices.gone(now, hello.node)
         self._rehost_on(hello.node)
-
-    def _is_another(self, now: float, known: Node, contact: Contact, spec: NodeSpec) -> bool:
-        """Return whether a machine wants to be a node while tasks of another machine may run under that name.
-
-        That it knows nothing of them proves nothing: it is let in when they are over. Its heartbeats are answered by
-        the wish to hear a hello, so it comes again.
-        """
-        other = bool(known.spec.machine) and known.spec.machine != spec.machine
-        over = all(now >= self._leases.safe_at(contact, job.spec) for job, _, _ in tasks_on(self._book.state, spec.id))
-        if not other or not self._book.config.leases or over:
-            contact.other_machine = ""
-            return False
-        if not contact.other_machine:
-            self._book.notice(
-                f"machine {spec.hostname} says that it is node {spec.id}, which is {known.spec.hostname}: it is not "
-                "taken in while tasks of that one may run; give each machine a name of its own"
-            )
-        contact.other_machine = spec.hostname
-        return True
-
-    def _lost_devices(self, now: float, node: NodeId) -> None:
-        """Move the gangs that hold devices which their node does not have any more."""
-        present = {spec.uuid for spec in self._book.state.nodes[node].spec.devices}
-        for job, gang, task in tasks_on(self._book.state, node):
-            if task.placement is not None and any(share.uuid not in present for share in task.placement.devices):
-                stop_gang(self._book, now, job, gang.index, StopReason.DEVICE_FAILED)
 
     def gone(self, now: float, node: NodeId) -> None:
         """The connection to an agent broke."""
@@ -166,62 +139,12 @@ class Liveness:
         contact.load_1m, contact.memory_free_mib = beat.load_1m, beat.memory_free_mib
         contact.skews_s = (*contact.skews_s[-(SKEWS_KEPT - 1) :], beat.wall_s - now - self.wall_offset_s)
         contact.clock_wrong = is_wrong(contact.clock_skew_s or 0.0, self._book.observed.own_skew_s)
-        self._observe(beat.node, contact, beat.devices, beat.shards)
-        self._devices(now, beat.node, contact, beat.devices)
+        self._devices.observe(beat.node, contact, beat.devices, beat.shards)
+        self._devices.judge(now, beat.node, contact, beat.devices)
         self._book.observed.hear_halts(beat.usage, self._book.state.jobs)
         self._leases.acknowledge(now, beat.node, contact, beat.sent_boottime_s)
         if was_silent:
             self._rehost_on(beat.node)
-
-    def _observe(self, node: NodeId, contact: Contact, devices: Sequence[DeviceState], shards: Iterable[str]) -> None:
-        held = self._book.state.held.get(node)
-        holders: dict[DeviceId, list[GangKey]] = {}
-        if held is not None and held.devices:
-            for job, gang, task in tasks_on(self._book.state, node):
-                for share in task.placement.devices if task.placement else ():
-                    holders.setdefault(share.uuid, []).append(GangKey(job.id, gang.index))
-        blocked: set[str] = set()
-        for state in devices:
-            contact.devices[state.uuid] = state
-            self._book.observed.sample_device(state, holders.get(state.uuid, []))
-            if state.foreign:
-                blocked.add(state.uuid)
-        contact.shards = frozenset(shards)
-        contact.doubted -= {state.uuid for state in devices}
-        blocked |= contact.doubted
-        view = NodeView(contact.answering, contact.shards, frozenset(blocked), clock_wrong=contact.clock_wrong)
-        before = self._book.board.view(node).shards
-        if self._book.board.observe(node, view):
-            self._book.dirty = True
-            if before != contact.shards:
-                self._book.waiting.jobs_with_data(self._book.state.jobs.values())
-
-    def _devices(self, now: float, node: NodeId, contact: Contact, states: Sequence[DeviceState]) -> None:
-        """Take failed devices out, and in again after ``RECOVERY_STREAK`` healthy looks in a row."""
-        known = self._book.state.nodes.get(node)
-        if known is None:
-            return
-        present = {spec.uuid for spec in known.spec.devices}
-        for state in states:
-            if state.uuid not in present:
-                continue
-            if state.health is Health.HEALTHY and state.uuid in known.failed:
-                streak = contact.healthy_streak.get(state.uuid, 0) + 1
-                contact.healthy_streak[state.uuid] = streak
-                if streak >= RECOVERY_STREAK:
-                    contact.healthy_streak.pop(state.uuid)
-                    self._book.record(DeviceRecovered(at=now, node=node, device=state.uuid))
-                continue
-            contact.healthy_streak.pop(state.uuid, None)
-            if state.health is Health.FAILED and state.uuid not in known.failed:
-                self.device_failed(now, node, state.uuid, state.detail or "the device failed")
-
-    def device_failed(self, now: float, node: NodeId, device: DeviceId, reason: str) -> None:
-        """Take a device out and move the gangs that hold it."""
-        self._book.record(DeviceFailed(at=now, node=node, device=device, reason=reason))
-        for job, gang, task in tasks_on(self._book.state, node):
-            if task.placement and any(s.uuid == device for s in task.placement.devices):
-                stop_gang(self._book, now, job, gang.index, StopReason.DEVICE_FAILED)
 
     # ---- tasks -----------------------------------------------------------------------------------------------------
 
@@ -294,7 +217,7 @@ class Liveness:
             at=now, job=job, gang=key.gang, incarnation=incarnation, rank=key.rank, state=end_state(exit_), exit=exit_
         )
         if exit_.cause is Cause.DEVICE_FAILED:
-            self._doubt(job, key)
+            self._devices.doubt(job, key)
         self._book.record(fact)
         self._book.tell(job, fact, seen_by=seen_by)
 
@@ -303,21 +226,6 @@ class Liveness:
         if self._holding(node, key, incarnation) is not None:
             exit_ = TaskExit(Cause.NODE_LOST, message=f"node {node} was lost")
             self._end(now, key.job, key, incarnation, exit_, None)
-
-    def look_again(self, node: NodeId, contact: Contact) -> None:
-        """Tell the board that the judgement of a node's clock has changed."""
-        if self._book.board.observe(node, replace(self._book.board.view(node), clock_wrong=contact.clock_wrong)):
-            self._book.dirty = True
-
-    def _doubt(self, job: JobId, key: TaskKey) -> None:
-        """Give the devices of a task that lost one to nobody until their node has looked at them again."""
-        placement = self._book.state.jobs[job].gangs[key.gang].tasks[key.rank].placement
-        if placement is not None:
-            contact = self._book.observed.contact(placement.node)
-            contact.doubted |= {share.uuid for share in placement.devices}
-            view = self._book.board.view(placement.node)
-            blocked = view.blocked | contact.doubted
-            self._book.board.observe(placement.node, replace(view, blocked=blocked))
 
     def _settle(
         self, now: float, node: NodeId, job: Job, gang: Gang, task: Task, report: TaskReport | None, *, rebooted: bool

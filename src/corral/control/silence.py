@@ -12,6 +12,7 @@ Where the engine cannot lose contact (``leases`` off) silence proves nothing and
 from __future__ import annotations
 
 from corral.control.book import Book
+from corral.control.devices import Devices
 from corral.control.holdings import tasks_on
 from corral.control.inputs import Fenced
 from corral.control.leases import Leases
@@ -29,6 +30,7 @@ class Silence:
         self._book = book
         self._leases = leases
         self._liveness = liveness
+        self._devices = Devices(book)
         self._excused_on = float("-inf")
 
     def tick(self, now: float) -> None:
@@ -128,4 +130,4 @@ class Silence:
         for name in skews:
             if (name in wrong) != contacts[name].clock_wrong:
                 contacts[name].clock_wrong = name in wrong
-                self._liveness.look_again(name, contacts[name])
+                self._devices.judge_clock(name, contacts[name])

@@ -21,13 +21,16 @@ class Versions(msgspec.Struct, frozen=True):
 class JoinAsk(msgspec.Struct, frozen=True, kw_only=True):
     """A machine that wants to be a node, or one that is and asks again where everything is now.
 
-    ``machine`` tells two machines of the same name apart; ``clock`` is the wall clock in seconds since the epoch.
+    ``machine`` tells two machines of the same name apart, ``incarnation`` and ``address`` those that have copies of one
+    state directory; ``clock`` is the wall clock in seconds since the epoch.
     """
 
     node: NodeId
     machine: str
     versions: Versions
     clock: float
+    incarnation: str = ""
+    address: str = ""
 
 
 class HeadPlace(msgspec.Struct, frozen=True):
@@ -56,7 +59,7 @@ class Membership(Protocol):
     """Joining and leaving. Who calls has a token of a machine (``join`` or ``node``), or is an admin."""
 
     async def join(self, who: Principal, ask: JoinAsk) -> Joined:
-        """Let a machine in. Raises ``VersionMismatch``, ``ClockSkew`` or ``NodeNameTaken``."""
+        """Let a machine in. Raises ``VersionMismatch``, ``ClockSkew``, ``NodeNameTaken`` or ``MachineCloned``."""
 
     async def leave(self, who: Principal, node: NodeId, *, drain: bool = False) -> int:
         """Give a node nothing new; return how many gangs have tasks there.

@@ -11,7 +11,7 @@ from corral.model.events import MaintenanceEnded, MaintenanceStarted, NodeLost, 
 from corral.model.ids import NodeId
 from corral.model.messages import AcknowledgeHeartbeat, Heartbeat
 from corral.ports.store import JournalEntry, Recovered
-from tests.unit.control.test_silence import EXCLUSIVE, LEASES, UNFENCED, again, hello_of, place, pool, running
+from tests.unit.control.silent import EXCLUSIVE, LEASES, UNFENCED, again, hello_of, place, pool, running
 from tests.unit.control.world import World
 
 HALF_HOUR_S = 1800.0

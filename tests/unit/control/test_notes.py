@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from corral.control import explaining, reports
 from corral.model.ids import JobId, NodeId, TaskKey
 from corral.model.messages import Heartbeat, Usage
+from tests.unit.control.silent import EXCLUSIVE, KEY, UNFENCED, pass_time, place, pool
 from tests.unit.control.test_return import beat
-from tests.unit.control.test_silence import EXCLUSIVE, KEY, UNFENCED, pass_time, place, pool
 from tests.unit.control.world import World
 
 

@@ -18,7 +18,7 @@ from corral.model.messages import (
     TaskReport,
     TaskReported,
 )
-from tests.unit.control.test_silence import EXCLUSIVE, KEY, UNFENCED, again, hello_of, pass_time, place, pool, running
+from tests.unit.control.silent import EXCLUSIVE, KEY, UNFENCED, again, hello_of, pass_time, place, pool, running
 from tests.unit.control.world import World
 
 # ---- a node that returns -------------------------------------------------------------------------------------------

@@ -13,86 +13,22 @@ from corral.appmaster.core import AppMasterCore
 from corral.control.config import ControlConfig
 from corral.control.core import ControlCore
 from corral.control.inputs import Administer, Cancel, Fenced
-from corral.model.ask import JobAsk
 from corral.model.events import NodeLost, NodeRemoved, TaskEnded
-from corral.model.ids import JobId, NodeId, TaskKey
-from corral.model.job import Cause, Fencing, JobState
-from corral.model.messages import (
-    AcknowledgeHeartbeat,
-    Hello,
-    SayHello,
-    TaskPhase,
-    TaskReport,
-)
+from corral.model.ids import JobId, NodeId
+from corral.model.job import Cause
 from corral.ports.store import JournalEntry, Recovered
-from tests.unit.control.world import World, node_spec
-
-LEASES = ControlConfig(leases=True)
-EXCLUSIVE = JobAsk(argv=("x",), gpu_milli=4000)
-UNFENCED = replace(EXCLUSIVE, fencing=Fencing.NONE)
-KEY = TaskKey(JobId("1"), 0, 0)
-
-
-def pool(*names: str, config: ControlConfig = LEASES) -> World:
-    """Return a pool whose nodes have all been heard."""
-    world = World(config, **dict.fromkeys(names or ("n1", "n2", "n3", "n4"), 4))
-    pass_time(world, 1.0, *world.specs)
-    return world
-
-
-def pass_time(world: World, seconds: float, *heard: str) -> None:
-    """Let time pass, with heartbeats of some nodes every half second."""
-    end = world.now + seconds
-    while world.now < end - 1e-9:
-        for name in heard:
-            world.heartbeat(name)
-        world.advance(min(0.5, end - world.now))
-
-
-def place(world: World, ask: JobAsk, job: str = "1") -> tuple[str, list[str]]:
-    """Start a job and return the node of its first rank and all other nodes."""
-    world.submit(ask)
-    for rank in range(ask.num_nodes):
-        world.start(job, rank=rank)
-    home = world.placed_on(job)[0]
-    return home, [name for name in world.specs if name != home]
-
-
-def lost_after(world: World, limit_s: float, *heard: str) -> float | None:
-    """Return after how many seconds of silence the first job's task was ended as lost."""
-    begun = world.now
-    while world.now - begun < limit_s:
-        pass_time(world, 0.5, *heard)
-        if any(isinstance(fact, TaskEnded) for fact in world.journal):
-            return world.now - begun
-    return None
-
-
-def running(incarnation: int = 1, task: TaskKey = KEY) -> TaskReport:
-    return TaskReport(task, incarnation, TaskPhase.RUNNING, 5)
-
-
-def hello_of(world: World, name: str, *tasks: TaskReport, sent_s: float = 1.0, asked: int | None = None) -> None:
-    spec = world.specs[name]
-    world.tell(
-        Hello(
-            node=spec.id,
-            protocol=1,
-            spec=spec,
-            agent_pid=1,
-            supervisor_start="s",
-            tasks=tasks,
-            devices=(),
-            sent_boottime_s=sent_s,
-            asked=asked,
-        )
-    )
-
-
-def again(world: World, job: str = "1") -> bool:
-    gang = world.job(job).gangs[0]
-    return gang.incarnation == 2 and gang.state is JobState.RUNNING
-
+from tests.unit.control.silent import (
+    EXCLUSIVE,
+    LEASES,
+    UNFENCED,
+    again,
+    hello_of,
+    lost_after,
+    pass_time,
+    place,
+    pool,
+    running,
+)
 
 # ---- how long each kind of task is waited for ----------------------------------------------------------------------
 
@@ -307,64 +243,6 @@ def test_an_agent_that_is_back_and_does_not_know_a_task_proves_that_it_is_gone()
     pass_time(world, 10.0, *others)
     hello_of(world, home)
     assert again(world)
-
-
-def test_another_machine_under_the_same_name_proves_nothing() -> None:
-    world = World(LEASES)
-    for name in ("n1", "n2", "n3"):
-        world.specs[name] = replace(node_spec(name), machine=f"machine-of-{name}")
-        hello_of(world, name)
-    home, others = place(world, EXCLUSIVE)
-    pass_time(world, 1.0, *world.specs)
-    world.gone(home)
-    world.specs[home] = replace(world.specs[home], machine="a-new-one", incarnation="boot-9", hostname="stranger")
-    before = len(world.commands)
-    for _ in range(90):
-        hello_of(world, home)
-        pass_time(world, 1.0, *world.specs)
-    assert not again(world)
-    assert len([words for words in world.notices if "stranger" in words]) == 1
-    to_it = [command for command in world.commands[before:] if command.node == home]
-    assert to_it
-    assert {type(command) for command in to_it} == {SayHello}
-    # When the lease of the task of the first machine is over, the name is free.
-    pass_time(world, 8.0, *others)
-    assert again(world)
-    hello_of(world, home)
-    assert world.core.book.state.nodes[NodeId(home)].spec.hostname == "stranger"
-
-
-def test_a_machine_that_cannot_tell_who_it_is_proves_nothing() -> None:
-    world = World(LEASES)
-    for name in ("n1", "n2", "n3"):
-        world.specs[name] = replace(node_spec(name), machine=f"machine-of-{name}")
-        hello_of(world, name)
-    home, _ = place(world, EXCLUSIVE)
-    world.gone(home)
-    world.specs[home] = replace(world.specs[home], machine="", incarnation="boot-9")
-    hello_of(world, home)
-    assert not again(world)
-
-
-def test_what_comes_under_a_name_after_another_machine_has_taken_it_extends_no_lease() -> None:
-    world = World(LEASES)
-    for name in ("n1", "n2", "n3"):
-        world.specs[name] = replace(node_spec(name), machine=f"machine-of-{name}")
-        hello_of(world, name)
-    home, _ = place(world, EXCLUSIVE)
-    pass_time(world, 1.0, *world.specs)
-    own = world.specs[home]
-    world.specs[home] = replace(own, machine="a-new-one", incarnation="boot-9", hostname="stranger")
-    hello_of(world, home)
-    before = len(world.commands)
-    world.heartbeat(home)
-    # Whose heartbeat that was its hello has to say.
-    assert [type(command) for command in world.commands[before:]] == [SayHello]
-    world.specs[home] = own
-    hello_of(world, home, running())
-    world.heartbeat(home)
-    assert isinstance(world.commands[-1], AcknowledgeHeartbeat)
-    assert world.job("1").gangs[0].incarnation == 1
 
 
 def test_a_fence_of_a_node_that_was_removed_proves_nothing_about_the_next_one_of_its_name() -> None:

@@ -29,7 +29,14 @@ def _membership(request: Request) -> Membership:
 async def join(request: Request, asked: Joining, body: JoinRequest) -> Response:
     """Let a machine in, or tell a node where everything is now."""
     versions = Versions(body.versions.corral, body.versions.python, body.versions.ray)
-    ask = JoinAsk(node=NodeId(body.node), machine=body.machine, versions=versions, clock=body.clock)
+    ask = JoinAsk(
+        node=NodeId(body.node),
+        machine=body.machine,
+        versions=versions,
+        clock=body.clock,
+        incarnation=body.incarnation,
+        address=body.address,
+    )
     return answer(Joined.of(await _membership(request).join(asked.who, ask)))
 
 

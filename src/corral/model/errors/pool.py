@@ -83,6 +83,12 @@ class NodeNameTaken(Conflict):
     code = "NODE_NAME_TAKEN"
 
 
+class MachineCloned(Conflict):
+    """This machine's state directory is a copy of one that another machine uses now."""
+
+    code = "MACHINE_CLONED"
+
+
 class HeadUnreachable(Unavailable):
     """No head of the pool answers at the addresses given."""
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from corral.agent.machine import incarnation
 from corral.model.errors import CorralError, Unauthenticated
 from corral.model.ids import NodeId
 from corral.ports.leadership import Head as KnownHead
@@ -141,7 +142,12 @@ class Places:
         if leader is None:
             return
         ask = JoinAsk(
-            node=NodeId(self._node), machine=machine_id(self._paths), versions=own_versions(), clock=time.time()
+            node=NodeId(self._node),
+            machine=machine_id(self._paths),
+            versions=own_versions(),
+            clock=time.time(),
+            incarnation=incarnation(),
+            address=self._asked.address,
         )
         try:
             if self._paths.node_token.exists() and self._known(leader, ask):

@@ -9,6 +9,7 @@ import secrets
 import socket
 import struct
 from importlib.metadata import PackageNotFoundError, version
+from urllib.parse import urlsplit
 
 import corral
 from corral.model.errors import DependencyMissing, InvalidField
@@ -53,6 +54,12 @@ def own_address(towards: tuple[str, int] = ANYWHERE) -> str:
             found = addresses()
             return found[0] if len(found) == 1 else "127.0.0.1"
         return str(probe.getsockname()[0])
+
+
+def address_towards(url: str) -> str:
+    """Return the address from which this machine reaches the head at a URL."""
+    parts = urlsplit(url)
+    return own_address((parts.hostname or "", parts.port or 0))
 
 
 def addresses() -> tuple[str, ...]:

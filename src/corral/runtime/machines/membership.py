@@ -9,7 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from corral.model.errors import ClockSkew, CorralError, Forbidden, NodeNameTaken, VersionMismatch
+from msgspec.structs import replace
+
+from corral.control.namesakes import ALIVE_S, is_copied
+from corral.model.errors import ClockSkew, CorralError, Forbidden, MachineCloned, NodeNameTaken, VersionMismatch
 from corral.model.ids import DEFAULT_TENANT, NodeId, TenantId
 from corral.model.report import NodeReport
 from corral.model.state import LEFT
@@ -89,6 +92,7 @@ class PoolMembership:
         """Let a machine in, or tell a node where everything is now."""
         check_versions(self._versions, ask.versions)
         connected = ask.node in self._connected()
+        refuse_copy(ask, await self._node(ask.node))
         if who.role is Role.NODE:
             await self._check_owner(who, ask.node)
             return self._joined("", connected=connected)
@@ -208,6 +212,20 @@ class PoolMembership:
             node_token=secret,
             connected=connected,
             clock=self._now(),
+        )
+
+
+def refuse_copy(ask: JoinAsk, found: NodeReport | None) -> None:
+    """Raise ``MachineCloned`` where a machine is not the one that is heard as this node but has its state directory."""
+    if found is None or found.age_s is None or found.age_s > ALIVE_S:
+        return
+    said = replace(found.spec, machine=ask.machine, incarnation=ask.incarnation, address=ask.address)
+    if is_copied(found.spec, said):
+        raise MachineCloned(
+            f"{ask.node} is heard at {found.spec.address}, and this machine at {ask.address} has a copy of its state "
+            "directory",
+            hint="join with a directory of its own (--state-dir) and another --name; where that is this machine after "
+            "a start, wait until it is silent there",
         )
 
 

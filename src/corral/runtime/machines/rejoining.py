@@ -7,17 +7,26 @@ import time
 
 import msgspec
 
-from corral.model.errors import CorralError, Forbidden, HeadUnreachable, StateUnusable, Unauthenticated
+from corral.agent.machine import incarnation
+from corral.model.errors import (
+    CorralError,
+    Forbidden,
+    HeadUnreachable,
+    MachineCloned,
+    StateUnusable,
+    Unauthenticated,
+)
 from corral.model.ids import NodeId
 from corral.ports.membership import JoinAsk, Joined
 from corral.runtime.machines.cluster import ClusterFile, Head, certificate_file, load_cluster, save_cluster
 from corral.runtime.machines.heads import join_at
 from corral.runtime.machines.machine import machine_id, own_versions
 from corral.runtime.paths import StatePaths
+from corral.runtime.poolfile import load_pool
 from corral.runtime.wholefile import write_whole
 
-REFUSALS = (Forbidden, Unauthenticated)
-"""What the head that leads says to a machine that is no node of the pool, or none any more."""
+REFUSALS = (Forbidden, MachineCloned, Unauthenticated)
+"""What the head that leads says to a machine that is no node of the pool, or none any more, or a second one."""
 
 
 def rejoin(paths: StatePaths) -> Joined:
@@ -27,7 +36,14 @@ def rejoin(paths: StatePaths) -> Joined:
     """
     cluster = load_cluster(paths.cluster)
     secret = read_secret(paths)
-    ask = JoinAsk(node=NodeId(cluster.node), machine=machine_id(paths), versions=own_versions(), clock=time.time())
+    ask = JoinAsk(
+        node=NodeId(cluster.node),
+        machine=machine_id(paths),
+        versions=own_versions(),
+        clock=time.time(),
+        incarnation=incarnation(),
+        address=load_pool(paths.pool).address,
+    )
     refused: CorralError = HeadUnreachable("no head is known")
     for head in cluster.heads:
         try:

@@ -10,8 +10,11 @@ import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
+from corral.agent.claim import check_not_copied
+from corral.agent.machine import incarnation
 from corral.agent.nodefiles import NodeFiles
 from corral.devices.cpu import node_facts
 from corral.model.errors import (
@@ -31,7 +34,7 @@ from corral.ports.membership import JoinAsk, Joined
 from corral.runtime.machines.cluster import Head, load_cluster
 from corral.runtime.machines.heads import head_of, join_at, leave_at
 from corral.runtime.machines.jointoken import JoinToken, parse_join_token
-from corral.runtime.machines.machine import check_own_address, machine_id, own_address, own_versions
+from corral.runtime.machines.machine import address_towards, check_own_address, machine_id, own_versions
 from corral.runtime.machines.rejoining import REFUSALS, note_heads, read_secret, rejoin
 from corral.runtime.options import JoinOptions, NodeInfo, StopReport
 from corral.runtime.paths import StatePaths
@@ -74,10 +77,16 @@ def start_node(options: JoinOptions) -> NodeInfo:
         _check_free(paths)
         with usable(paths):
             machine = machine_id(paths)
-        ask = JoinAsk(node=node, machine=machine, versions=versions, clock=time.time())
+        ask = JoinAsk(
+            node=node,
+            machine=machine,
+            versions=versions,
+            clock=time.time(),
+            incarnation=incarnation(),
+            address=options.address or "",
+        )
         head, joined = _first_that_answers(options.heads, token, ask)
-        parts = urlsplit(head.url)
-        address = options.address or own_address((parts.hostname or "", parts.port or 0))
+        address = options.address or address_towards(head.url)
         try:
             with usable(paths):
                 write_whole(paths.node_token, f"{joined.node_token}\n".encode(), mode=0o600)
@@ -229,6 +238,7 @@ def _check_free(paths: StatePaths) -> None:
         raise Conflict(
             f"{paths.root} holds the journal of a pool of its own", hint="choose another directory with --state-dir"
         )
+    check_not_copied(paths.root)
 
 
 def _first_that_answers(places: Sequence[str], token: JoinToken, ask: JoinAsk) -> tuple[Head, Joined]:
@@ -241,7 +251,7 @@ def _first_that_answers(places: Sequence[str], token: JoinToken, ask: JoinAsk) -
     for place in asked:
         try:
             head = head_of(place, token.fingerprints)
-            return head, join_at(head, token.secret, ask)
+            return head, join_at(head, token.secret, replace(ask, address=ask.address or address_towards(head.url)))
         except NotLeader as error:
             refused = error
             if error.leader and error.leader not in asked:

@@ -11,6 +11,7 @@ from corral.wire.v1.base import Answer, Question
 NODE_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$"
 NodeName = Annotated[str, StringConstraints(pattern=NODE_NAME)]
 Word = Annotated[str, StringConstraints(max_length=64)]
+LongWord = Annotated[str, StringConstraints(max_length=256)]
 
 
 class Versions(Question):
@@ -28,6 +29,8 @@ class JoinRequest(Question):
     machine: Word = Field(description="tells two machines of the same name apart")
     versions: Versions
     clock: float = Field(allow_inf_nan=False, description="its wall clock, seconds since the epoch")
+    incarnation: LongWord = Field(default="", description="names this start of the machine")
+    address: LongWord = Field(default="", description="where other machines reach it")
 
 
 class HeadPlace(Answer):

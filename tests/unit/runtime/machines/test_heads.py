@@ -112,6 +112,8 @@ def test_a_head_with_the_named_certificate_is_asked(head: Listening) -> None:
         "node": "n1",
         "machine": "m",
         "versions": {"corral": "1", "python": "3.11.2", "ray": "2.60.0"},
+        "incarnation": "",
+        "address": "",
     }
 
 

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from corral.control.access import digest_of
-from corral.model.errors import ClockSkew, Forbidden, NodeNameTaken, VersionMismatch
+from corral.model.errors import ClockSkew, Forbidden, MachineCloned, NodeNameTaken, VersionMismatch
 from corral.model.ids import DEFAULT_TENANT, GangKey, JobId, NodeId, TenantId
 from corral.model.report import NodeReport
 from corral.model.resources import Amount, NodeSpec
@@ -332,3 +332,40 @@ def test_the_file_of_the_join_token_names_the_certificate_of_the_head(tmp_path: 
     write_join_token(paths.join_token, JoinToken(whole.secret, ("0" * 64, *whole.fingerprints)))
     assert machine_tokens(paths, None, {issued.token.digest: issued.token}, 7.0, certificate) == []
     assert len(parse_join_token(paths.join_token.read_text()).fingerprints) == 2
+
+
+FIRST = {"machine": "m1", "incarnation": "boot-1:space-1", "address": "10.0.0.2"}
+
+
+@pytest.mark.parametrize("age_s, changes, refused", [
+    # The same machine, with its agent or its supervisor started anew.
+    (0.5, {}, False),
+    # Started anew itself, so quickly that it seems to be heard still; or with another address, and silent by now.
+    (0.5, {"incarnation": "boot-2:space-1"}, False),
+    (10.0, {"incarnation": "boot-2:space-1", "address": "10.0.0.9"}, False),
+    (None, {"incarnation": "boot-2:space-1", "address": "10.0.0.9"}, False),
+    # It has got another address while it runs.
+    (0.5, {"address": "10.0.0.9"}, False),
+    # A copy of its disk in another machine, or of its directory in another container of the same.
+    (0.5, {"incarnation": "boot-2:space-1", "address": "10.0.0.9"}, True),
+    (0.5, {"incarnation": "boot-1:space-2", "address": "10.0.0.9"}, True),
+])  # fmt: skip
+@in_a_loop
+async def test_a_copy_of_a_machine_s_state_is_refused_while_the_machine_is_heard(
+    age_s: float | None, changes: dict[str, str], refused: bool, tmp_path: Path
+) -> None:
+    pool = Pool(tmp_path)
+    await pool.membership.join(JOINER, pool.asked(**FIRST))
+    (before,) = pool.registry.issued
+    pool.registry.add(N1, age_s=age_s)
+    node = pool.registry.known[N1]
+    pool.registry.known[N1] = replace(node, spec=replace(node.spec, **FIRST))
+    ask = pool.asked(**{**FIRST, **changes})
+    for who in (pool.bearer(), JOINER):
+        if refused:
+            with pytest.raises(MachineCloned, match=r"n1 is heard at 10\.0\.0\.2, and this machine at 10\.0\.0\.9"):
+                await pool.membership.join(who, ask)
+            # The machine's own token is good as before.
+            assert list(pool.registry.issued) == [before]
+        else:
+            await pool.membership.join(who, ask)

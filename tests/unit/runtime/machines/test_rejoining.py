@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from corral.model.errors import CorralError, HeadUnreachable, NotLeader, Unauthenticated
+from corral.model.errors import CorralError, HeadUnreachable, MachineCloned, NotLeader, Unauthenticated
 from corral.ports.membership import HeadPlace, JoinAsk, Joined, Versions
 from corral.runtime.machines import rejoining
 from corral.runtime.machines.cluster import ClusterFile, Head, load_cluster, save_cluster
 from corral.runtime.machines.rejoining import note_heads, rejoin
 from corral.runtime.paths import StatePaths
+from corral.runtime.poolfile import PoolFile, save_pool
 
 ONE, TWO, THREE = (f"https://10.0.0.{number}:7420" for number in (1, 2, 3))
 
@@ -48,6 +49,7 @@ def test_every_head_is_known_once(tmp_path: Path, told: tuple[HeadPlace, ...], e
         (NotLeader("another one leads"), None, 2),
         # Who leads is believed; who stands by behind it would say less.
         (Unauthenticated("unknown token"), Unauthenticated, 1),
+        (MachineCloned("it is there already"), MachineCloned, 1),
     ],
 )
 def test_the_next_head_is_asked_unless_one_that_leads_refuses(
@@ -60,11 +62,13 @@ def test_the_next_head_is_asked_unless_one_that_leads_refuses(
     paths = StatePaths(tmp_path)
     save_cluster(paths.cluster, ClusterFile(gcs="", heads=(Head(ONE), Head(TWO)), node="n1"))
     paths.node_token.write_text("secret")
+    save_pool(paths.pool, PoolFile(host="127.0.0.1", fork_socket="", agents={}, address="10.0.0.7"))
     urls: list[str] = []
 
     def join_at(head: Head, secret: str, ask: JoinAsk) -> Joined:
         urls.append(head.url)
-        assert (secret, ask.node) == ("secret", "n1")
+        assert (secret, ask.node, ask.address) == ("secret", "n1", "10.0.0.7")
+        assert ask.incarnation
         if head.url == ONE and first is not None:
             raise first
         return joined(HeadPlace(head.url, ""), HeadPlace(THREE, ""))

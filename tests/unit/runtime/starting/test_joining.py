@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from corral.agent.claim import only_agent
 from corral.agent.config import load
 from corral.model.errors import (
     DaemonStartFailed,
     HeadUnreachable,
     InvalidField,
+    MachineCloned,
     MissingField,
     NotLeader,
     Unauthenticated,
@@ -136,6 +138,35 @@ def test_a_machine_that_has_joined_is_started_again_from_what_it_has(
         joining.start_node_again(paths.root)
     assert started[1].returncode is not None
     assert paths.node_token.exists()
+
+
+def test_a_copy_of_a_directory_whose_agent_runs_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, copy = StatePaths(tmp_path / "first"), StatePaths(tmp_path / "copy")
+    for paths in (first, copy):
+        prepare(paths)
+        (paths.root / "machine-id").write_text(f"of {tmp_path}")
+    monkeypatch.setattr(joining, "own_versions", lambda: None)
+    monkeypatch.setattr(joining, "_first_that_answers", lambda *_: pytest.fail("somebody was asked"))
+    options = JoinOptions(
+        state_dir=copy.root, heads=("10.0.0.1",), token=TOKEN, node="n1", address="127.0.0.2", insecure=True
+    )
+    with only_agent(first.nodes / "n1", first.root), pytest.raises(MachineCloned):
+        joining.start_node(options)
+
+
+def test_a_head_is_told_at_which_address_this_machine_is_and_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[JoinAsk] = []
+
+    def join_at(_head: Head, _secret: str, ask: JoinAsk) -> Joined:
+        asked.append(ask)
+        return JOINED
+
+    monkeypatch.setattr(joining, "head_of", lambda place, _: Head(f"http://{place}:7420"))
+    monkeypatch.setattr(joining, "join_at", join_at)
+    ask = JoinAsk(node=NodeId("n1"), machine="m", versions=Versions("1", "3.11.2", "2.60.0"), clock=0.0)
+    joining._first_that_answers(["127.0.0.1"], JoinToken("s", ()), ask)
+    joining._first_that_answers(["127.0.0.1"], JoinToken("s", ()), replace(ask, address="127.0.0.9"))
+    assert [one.address for one in asked] == ["127.0.0.1", "127.0.0.9"]
 
 
 def test_the_leader_that_a_head_names_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
