@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -18,7 +18,7 @@ from corral.control.masters import Host, Masters
 from corral.control.observed import Observed
 from corral.control.outlooks import after_run
 from corral.control.standings import Average, Standings
-from corral.control.waiting import Waiting, satisfies
+from corral.control.waiting import Waiting, never_started, satisfies
 from corral.model.errors import IllegalTransition
 from corral.model.events import (
     Decision,
@@ -46,7 +46,7 @@ from corral.model.events import (
     job_of,
 )
 from corral.model.ids import JobId, NodeId, TenantId
-from corral.model.job import Gang, Job, JobState
+from corral.model.job import Gang, Job
 from corral.model.market import Market
 from corral.model.messages import Acknowledge, ControllerSays, DismissMaster, HostMaster, TellMaster
 from corral.model.offer import Outlook, Proposal
@@ -106,6 +106,11 @@ class Book:
         if self._inventory is None:
             self._inventory = Inventory.of(node.spec for node in self.state.nodes.values())
         return self._inventory
+
+    @property
+    def facts(self) -> Sequence[Fact]:
+        """Return what was recorded since the last ``drain``, oldest first."""
+        return self._facts
 
     def image(self) -> Image:
         """Return what a snapshot keeps."""
@@ -193,7 +198,7 @@ class Book:
         fold(self.state, fact)
         if isinstance(fact, JobSubmitted):
             job = self.state.jobs[fact.job]
-        if job is not None and isinstance(fact, GangEnded):
+        if job is not None and isinstance(fact, GangEnded) and job.spec.serving is None:
             self.experience.ended(job, job.gangs[fact.gang], fact.at)
         if job is not None and left is not None and isinstance(fact, GangRequeued):
             self.believe(job, {fact.gang: left})
@@ -380,20 +385,6 @@ class Book:
                 continue
             kinds = [d.kind for d in job.spec.after if d.job == ended.job]
             if not all(satisfies(kind, ended.state) for kind in kinds):
-                self._end_unstartable(job, ended.at, f"job {ended.job}, which it waits for, ended as {ended.state}")
-
-    def _end_unstartable(self, job: Job, at: float, reason: str) -> None:
-        """End a job that can never start (a dependency ended otherwise than required)."""
-        for gang in list(job.gangs.values()):
-            if not gang.state.ended:
-                self.record(
-                    GangEnded(
-                        at=at,
-                        job=job.id,
-                        gang=gang.index,
-                        incarnation=gang.incarnation,
-                        state=JobState.CANCELLED,
-                        reason=reason,
-                    )
-                )
-        self.record(JobEnded(at=at, job=job.id, state=JobState.CANCELLED, reason=reason))
+                reason = f"job {ended.job}, which it waits for, ended as {ended.state}"
+                for fact in list(never_started(job, ended.at, reason)):
+                    self.record(fact)

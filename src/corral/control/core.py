@@ -10,11 +10,12 @@ The shell appends the facts before it lets any command or answer go.
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.control.book import Book, Image
 from corral.control.config import ControlConfig
 from corral.control.cycle import Cycle
-from corral.control.inputs import Administer, Cancel, Fenced, Outcome, Proposed, Quiesce, Solved, Submit
+from corral.control.inputs import Administer, Cancel, Fenced, Outcome, Proposed, Quiesce, Serve, Solved, Submit
 from corral.control.intake import Intake
 from corral.control.leases import Leases
 from corral.control.liveness import Liveness
@@ -22,11 +23,13 @@ from corral.control.proposals import Proposals
 from corral.control.returns import take_back
 from corral.control.rounds import Rounds
 from corral.control.scene import scene_of
+from corral.control.services import Services
 from corral.control.silence import Silence
 from corral.control.stopping import stop_all
 from corral.model.errors import Refusal, StoreCorrupt
 from corral.model.ids import DEFAULT_QUEUE, DEFAULT_TENANT, JobId
 from corral.model.messages import Heartbeat, Hello, MasterDecided, MasterProposed, TaskReported
+from corral.model.routes import FrontEndReport
 from corral.model.state import PoolState
 from corral.model.tenant import Queue, Tenant
 from corral.ports.engine import AgentGone, EngineSays
@@ -34,7 +37,10 @@ from corral.ports.files import Return
 from corral.ports.master import AppMasterFactory
 from corral.ports.store import Recovered
 
-Input = Submit | Cancel | Administer | Quiesce | Fenced | Solved | Proposed | Return | EngineSays
+Asked = Submit | Cancel | Administer | Serve
+Input = (
+    Submit | Cancel | Administer | Serve | FrontEndReport | Quiesce | Fenced | Solved | Proposed | Return | EngineSays
+)
 Answer = tuple[JobId, ...] | JobId | Refusal | None
 
 
@@ -65,6 +71,7 @@ class ControlCore:
         self.proposals = Proposals(self.book)
         self.cycle = Cycle(self.book, self.proposals)
         self.rounds = Rounds(self.book, self.cycle)
+        self.services = Services(self.book)
         self._last_round_at = 0.0
         self._resumed = False
 
@@ -75,10 +82,11 @@ class ControlCore:
                 self.liveness.heartbeat(now, item)
                 self.proposals.observe(now, item.node, item.usage)
                 self.book.observed.hear_progress(item.usage, self.book.state.jobs)
+                self.services.heartbeat(now, item)
             case TaskReported():
                 self.liveness.report(now, item)
-            case Submit():
-                return self.intake.submit(now, item)
+            case Submit() | Cancel() | Administer() | Serve():
+                return self._asked(now, item)
             case MasterDecided():
                 self.liveness.decided(now, item)
             case MasterProposed():
@@ -87,10 +95,8 @@ class ControlCore:
                 self.liveness.hello(now, item)
             case AgentGone():
                 self.liveness.gone(now, item.node)
-            case Cancel():
-                return self.intake.cancel(now, item)
-            case Administer():
-                return self.intake.administer(now, item)
+            case FrontEndReport():
+                self.services.report(now, item)
             case Quiesce():
                 self._quiesce(now, item)
             case Return():
@@ -98,6 +104,18 @@ class ControlCore:
             case _:
                 self._answered(now, item)
         return None
+
+    def _asked(self, now: float, ask: Asked) -> Answer:
+        """Answer what people ask for."""
+        match ask:
+            case Submit():
+                return self.intake.submit(now, ask)
+            case Cancel():
+                return self.intake.cancel(now, ask)
+            case Administer():
+                return self.intake.administer(now, ask)
+            case Serve():
+                return self.services.serve(now, ask)
 
     def _answered(self, now: float, answer: Fenced | Solved | Proposed) -> None:
         """Take in what was asked for in an outcome."""
@@ -120,6 +138,8 @@ class ControlCore:
             self._resumed = True
             self.book.resume(now)
             self.rounds.start(now)
+        if not self.cycle.paused:
+            self.services.settle(now)
         waits = self.book.waiting.count() or self.cycle.awards
         if self.book.dirty or (now - self._last_round_at >= 1.0 and waits):
             self._last_round_at = now
@@ -136,7 +156,8 @@ class ControlCore:
 
     def drain(self) -> Outcome:
         """Return what was decided since the last call."""
-        outcome = self.book.drain()
+        table = self.services.table()
+        outcome = replace(self.book.drain(), table=table)
         for row in outcome.finished:
             self.proposals.ended(row.id)
         return outcome

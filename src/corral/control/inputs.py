@@ -5,12 +5,20 @@ from __future__ import annotations
 import msgspec
 
 from corral.model.ask import JobAsk
-from corral.model.events import Fact
+from corral.model.events import (
+    Fact,
+    RolloutEnded,
+    RolloutWidened,
+    ServiceRemoved,
+    ServiceScaled,
+    ServiceSet,
+)
 from corral.model.ids import JobId, NodeId
 from corral.model.job import Job, JobState
 from corral.model.market import Market, RoundPlan
 from corral.model.messages import ControllerSays
 from corral.model.offer import Offer, Proposal
+from corral.model.routes import RoutingTable
 from corral.ports.store import FinishedJob, UsageRow
 
 
@@ -42,6 +50,21 @@ class Administer(msgspec.Struct, frozen=True):
 
     fact: Fact
     create: bool = False
+
+
+ServiceAct = ServiceSet | ServiceScaled | RolloutWidened | RolloutEnded | ServiceRemoved
+"""What people may ask of a service."""
+
+
+class Serve(msgspec.Struct, frozen=True):
+    """A wish about a service, as the fact that it would be. The core checks it, dates it and numbers a new revision.
+
+    A ``ServiceSet`` bears secrets, which count where the service is new; the same spec as the newest, brought out or
+    being so, changes nothing. A ``RolloutEnded`` gives the rollout up that is under way. The answer is a refusal or
+    ``None``.
+    """
+
+    fact: ServiceAct
 
 
 class Quiesce(msgspec.Struct, frozen=True):
@@ -85,7 +108,8 @@ class Outcome(msgspec.Struct, frozen=True):
 
     ``solve`` is a global round to solve somewhere else; its answer comes back as ``Solved``, and no other round is
     asked for until then. ``notices`` are things that an administrator should find in the log. ``asks`` go to users' own
-    proposers; each is answered by ``Proposed``, and no job is asked again before.
+    proposers; each is answered by ``Proposed``, and no job is asked again before. ``table`` is set when front ends
+    are to be told something else than before.
     """
 
     facts: tuple[Fact, ...]
@@ -96,3 +120,4 @@ class Outcome(msgspec.Struct, frozen=True):
     solve: Market | None = None
     notices: tuple[str, ...] = ()
     asks: tuple[AskProposer, ...] = ()
+    table: RoutingTable | None = None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from corral.model.ids import NodeId
 from corral.model.job import Cause, Gang, Job, JobSpec, StopReason, Task
 from corral.model.messages import LaunchTask, Peer, StopTask
@@ -66,7 +64,7 @@ def launch(job: Job, gang: Gang, task: Task, state: PoolState, *, epoch: int, le
 def _secrets(spec: JobSpec, state: PoolState) -> Secrets | None:
     """Return what a replica knows front ends by, ``None`` for every other task."""
     service = state.services.get(spec.serving.service) if spec.serving is not None else None
-    return None if service is None else replace(service.secrets, front_end_pem="")
+    return None if service is None else service.secrets.for_replica()
 
 
 STOP_CAUSE = {

@@ -27,6 +27,7 @@ import msgspec
 from corral.control.core import Answer, ControlCore, Input
 from corral.control.feed import Feed
 from corral.control.inputs import AskProposer, Fenced, Outcome, Proposed, Solved
+from corral.control.tables import Tables
 from corral.model.errors import CorralError, NotLeader, Refusal, SolverFault, StoreAway, StoreConflict, Unavailable
 from corral.model.ids import JobId, NodeId, TenantId
 from corral.model.market import Market
@@ -77,6 +78,7 @@ class ControlShell:
         self.clock = clock
         self.engine = engine
         self.feed = Feed()
+        self.tables = Tables()
         self.last_seq = last_seq
         self.accepting = True
         self.failure: CorralError | None = None
@@ -243,6 +245,7 @@ class ControlShell:
         for command in outcome.commands:
             if valid or not isinstance(command, AcknowledgeHeartbeat):
                 self.engine.send(command)
+        self.tables.publish(outcome.table)
         for words in outcome.notices:
             log.warning("%s", words)
         for node in outcome.fences:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
 from corral.control.holdings import order_of
 from corral.control.outlooks import remaining_on_first
+from corral.model.events import GangEnded, JobEnded
 from corral.model.ids import GangKey, JobId
 from corral.model.job import DependencyKind, Gang, Job, JobState
 from corral.model.offer import Candidate, Outlook, Proposal
@@ -31,6 +32,17 @@ def satisfies(kind: DependencyKind, state: JobState) -> bool:
 def may_start(job: Job, gang: Gang) -> bool:
     """Return whether a gang waits for nothing but room."""
     return gang.state is JobState.PENDING and job.cancelled_by is None and not job.waiting_for
+
+
+def never_started(job: Job, at: float, reason: str) -> Iterator[GangEnded | JobEnded]:
+    """Yield the end of a job that can never start (a dependency ended otherwise than required)."""
+    for gang in job.gangs.values():
+        if not gang.state.ended:
+            state = JobState.CANCELLED
+            yield GangEnded(
+                at=at, job=job.id, gang=gang.index, incarnation=gang.incarnation, state=state, reason=reason
+            )
+    yield JobEnded(at=at, job=job.id, state=JobState.CANCELLED, reason=reason)
 
 
 class Waiting:

@@ -12,7 +12,7 @@ from corral.model.files import JobFiles, Returned
 from corral.model.ids import DEFAULT_QUEUE, GangKey, JobId, NodeId, QueueName, TaskKey, TenantId
 from corral.model.offer import Bid
 from corral.model.resources import Amount, GangShape, Placement
-from corral.model.service import ServingTask
+from corral.model.serving import ServingTask
 
 
 class Fencing(StrEnum):

@@ -16,7 +16,8 @@ from corral.model.ids import JobId, NodeId, TaskKey
 from corral.model.job import CheckpointSpec, Job, TaskExit
 from corral.model.offer import Proposal
 from corral.model.resources import DeviceState, NodeSpec, Placement
-from corral.model.service import Secrets, ServingTask
+from corral.model.service import Secrets
+from corral.model.serving import ServingTask
 
 PROTOCOL = 1
 

@@ -6,14 +6,39 @@ number of replicas that its load and its limits ask for, and moves from one revi
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 
 import msgspec
 
+from corral.model.ask import JobAsk
 from corral.model.ids import JobId, ServiceName, TenantId
+from corral.model.serving import Guard, Probe, ProbeKind, Probes, ServingTask
+
+__all__ = [
+    "Balance",
+    "Guard",
+    "Probe",
+    "ProbeKind",
+    "Probes",
+    "Renewal",
+    "Replica",
+    "ReplicaPhase",
+    "Retry",
+    "Revision",
+    "Rollout",
+    "Scaling",
+    "Secrets",
+    "Service",
+    "ServiceSpec",
+    "ServingTask",
+    "Traffic",
+]
 
 REVISIONS_MAX = 10
 """So many revisions are kept to go back to."""
+
+CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 STEADY_S = 60.0
 """A replica that served so long and then ended by itself begins a new series of failures."""
@@ -41,54 +66,6 @@ class Retry(StrEnum):
     """GET, HEAD, OPTIONS, PUT, DELETE (RFC 9110, 9.2.2), and what bears an ``Idempotency-Key``."""
     BEFORE_FIRST_TOKEN = "before_first_token"  # noqa: S105 - a rule, not a secret
     """Every request, until the first byte of its answer's body was passed on."""
-
-
-class Guard(StrEnum):
-    """How a replica tells a front end from anybody else who reaches its port."""
-
-    TOKEN = "token"  # noqa: S105 - a way, not a secret
-    """Front ends send a secret in a header; the program compares it."""
-    MTLS = "mtls"
-    """The program serves TLS and asks for a certificate, with the files that it is given."""
-    NONE = "none"
-
-
-class ProbeKind(StrEnum):
-    """What a probe does."""
-
-    HTTP = "http"
-    """GET of a path: 200 to 399 is good."""
-    TCP = "tcp"
-    COMMAND = "command"
-    """A command in the environment of the replica: exit code 0 is good."""
-
-
-class Probe(msgspec.Struct, frozen=True):
-    """A question that is asked of a replica again and again by the agent of its node.
-
-    ``failures`` bad answers in a row turn it from good to bad, ``successes`` good ones back.
-    """
-
-    kind: ProbeKind = ProbeKind.TCP
-    path: str = "/"
-    argv: tuple[str, ...] = ()
-    period_s: float = 1.0
-    timeout_s: float = 1.0
-    failures: int = 3
-    successes: int = 1
-
-
-class Probes(msgspec.Struct, frozen=True):
-    """What is asked of a replica. Readiness and liveness count only once ``startup`` was good (or is not there).
-
-    A replica that does not start up ``startup_within_s`` after its process began has failed, and so has one whose
-    ``liveness`` is bad. One whose ``readiness`` is bad gets no requests.
-    """
-
-    startup: Probe | None = None
-    readiness: Probe = Probe()
-    liveness: Probe | None = None
-    startup_within_s: float = 600.0
 
 
 class Scaling(msgspec.Struct, frozen=True):
@@ -162,18 +139,6 @@ class Traffic(msgspec.Struct, frozen=True):
     drain_s: float = 300.0
 
 
-class ServingTask(msgspec.Struct, frozen=True):
-    """What makes a job a replica. ``port`` is ``None`` where the program takes the one in ``PORT``."""
-
-    service: ServiceName
-    revision: int
-    ordinal: int
-    port: int | None
-    probes: Probes
-    guard: Guard
-    drain_s: float
-
-
 class Secrets(msgspec.Struct, frozen=True):
     """What front ends and replicas of a service know each other by. PEM texts: a key and its certificate.
 
@@ -185,9 +150,22 @@ class Secrets(msgspec.Struct, frozen=True):
     replica_pem: str = ""
     front_end_pem: str = ""
 
+    def for_replica(self) -> Secrets:
+        """Return what a replica needs: of the authority only the certificate."""
+        return Secrets(self.token, certificates_of(self.authority_pem), self.replica_pem)
+
+    def for_front_end(self) -> Secrets:
+        """Return what a front end needs: of the authority only the certificate."""
+        return Secrets(self.token, certificates_of(self.authority_pem), front_end_pem=self.front_end_pem)
+
+
+def certificates_of(pem: str) -> str:
+    """Return the certificates of a PEM text without its keys (RFC 7468)."""
+    return "".join(found.group(0) + "\n" for found in CERTIFICATE.finditer(pem))
+
 
 class ServiceSpec(msgspec.Struct, frozen=True):
-    """One revision of a service. ``replica`` is the JSON document of the job that each replica is.
+    """One revision of a service. ``replica`` is what each replica asks for as a job.
 
     ``model`` is the name by which OpenAI's API calls it. ``port`` is fixed by the program (then there is one replica on
     a machine at most), ``None`` when it takes the one in ``PORT``.
@@ -195,7 +173,7 @@ class ServiceSpec(msgspec.Struct, frozen=True):
 
     name: ServiceName
     tenant: TenantId
-    replica: dict[str, object]
+    replica: JobAsk
     model: str | None = None
     port: int | None = None
     probes: Probes = Probes()

@@ -6,6 +6,7 @@ how long gangs go on: each one runs for the median of its kind (``policy.forecas
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -56,7 +57,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct):
-    """What is left of a gang in seconds on its first bid, and where it is."""
+    """What is left of a gang in seconds on its first bid, and where it is. A replica of a service has no end."""
 
     course: Course
     left_s: float | None = None
@@ -65,6 +66,11 @@ class Run(msgspec.Struct):
     rate: float = 1.0
     overhead_s: float = 0.0
     starts: int = 0
+
+    @property
+    def endless(self) -> bool:
+        """Return whether it goes on until somebody ends it."""
+        return self.left_s == math.inf
 
 
 Happening = tuple[GangKey, int] | None
@@ -76,6 +82,8 @@ class Projection:
     def __init__(self, seen: Seen, solver: Solver) -> None:
         self.clock = VirtualClock(seen.at)
         self.core = ControlCore(Recovered(0, seen.image, ()), seen.config, AppMasterCore, EPOCH)
+        # How much load there will be nobody knows: a service keeps the replicas that it has.
+        self.core.services.still = True
         self.runs: dict[GangKey, Run] = {}
         self._config = seen.config
         self._solver = solver
@@ -131,6 +139,8 @@ class Projection:
         run = self._run(key)
         run.course = replace(run.course, running=True, start=started)
         run.incarnation, run.since, run.starts = gang.incarnation, now, 1
+        if run.endless:
+            return
         left_s = max(LEAST_S, goes_on_s(holding, now, self.history, self._config.scheduling, MEDIAN))
         run.rate = self._rate(job, index)
         run.left_s = left_s * run.rate
@@ -141,7 +151,7 @@ class Projection:
         if run is None:
             job = self.core.book.state.jobs[key.job]
             course = Course(key, job.spec.name, job.spec.tenant, running=False, start=None, end=None)
-            run = self.runs[key] = Run(course)
+            run = self.runs[key] = Run(course, math.inf if job.spec.serving is not None else None)
         return run
 
     def watch(self, jobs: Iterable[JobId]) -> None:
@@ -168,7 +178,7 @@ class Projection:
         self.tell(())
         for _ in range(INSTANTS_MAX):
             at = self._timeline.next_at
-            if at is None or not any(run.course.end is None for run in self.runs.values()):
+            if at is None or all(run.endless or run.course.end is not None for run in self.runs.values()):
                 return
             if at > until:
                 self.clock.advance(until)
@@ -213,6 +223,8 @@ class Projection:
         run.starts += 1
         if run.course.start is None:
             run.course = replace(run.course, start=now)
+        if run.endless:
+            return
         self._timeline.plan(now + run.overhead_s + max(LEAST_S, run.left_s) / run.rate, (key, gang.incarnation))
 
     def _stopped(self, key: GangKey, gang: Gang, reason: str) -> None:
