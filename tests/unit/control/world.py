@@ -23,6 +23,7 @@ from corral.model.messages import (
     HostMaster,
     LaunchTask,
     MasterDecided,
+    Readiness,
     StopTask,
     TaskPhase,
     TaskReport,
@@ -134,13 +135,16 @@ class World:
             )
         )
 
-    def heartbeat(self, name: str, *failed: str, shards: tuple[str, ...] = ()) -> None:
+    def heartbeat(
+        self, name: str, *failed: str, shards: tuple[str, ...] = (), readiness: tuple[Readiness, ...] = ()
+    ) -> None:
         spec = self.specs[name]
         states = tuple(
             DeviceState(d.uuid, Health.FAILED if d.uuid in failed else Health.HEALTHY, detail="gone")
             for d in spec.devices
         )
-        self.tell(Heartbeat(node=spec.id, sent_boottime_s=1.0, wall_s=self.now, devices=states, shards=shards))
+        beat = Heartbeat(node=spec.id, sent_boottime_s=1.0, wall_s=self.now, devices=states, shards=shards)
+        self.tell(msgspec.structs.replace(beat, readiness=readiness))
 
     def gone(self, name: str) -> None:
         self.tell(AgentGone(self.specs[name].id, "cut"))
