@@ -10,6 +10,7 @@ import msgspec
 
 from corral.model.routes import Route
 from corral.model.service import Balance, Retry
+from corral.policy.serving.prompts import prompt_of
 from corral.serving.relay.board import RETRY_AFTER_S, Board, Live, Place
 from corral.serving.relay.http import Problem, Request
 from corral.serving.relay.upstream import Answer, Connection, Pool
@@ -62,7 +63,7 @@ class Exchange:
         self._pool_of = pool_of
         self._tried: dict[str, None] = {}
         self._under_way: list[Attempt] = []
-        self._prompt = prompt_of(request) if place.route.traffic.balance is Balance.PREFIX_AFFINITY else None
+        self._prompt = prompt_of(request.body) if place.route.traffic.balance is Balance.PREFIX_AFFINITY else None
 
     @property
     def _route(self) -> Route:
@@ -244,29 +245,6 @@ class Exchange:
         good = attempt.answer.complete and attempt.answer.status < 500
         self._board.done(self._place, attempt.live, time.monotonic() - attempt.began_at, good=good)
         self._place.look_again()
-
-
-class _Said(msgspec.Struct):
-    prompt: str | list[object] | None = None
-    input: str | list[object] | None = None
-    messages: list[dict[str, object]] | None = None
-
-
-_said = msgspec.json.Decoder(_Said)
-
-
-def prompt_of(request: Request) -> str:
-    """Return the text of a request by which prompts are compared: prompt, messages, or the body as it is."""
-    try:
-        said = _said.decode(request.body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return request.body.decode(errors="replace")
-    if said.messages is not None:
-        return "".join(f"{one.get('role', '')}\0{one.get('content', '')}\0" for one in said.messages)
-    text = said.prompt if said.prompt is not None else said.input
-    if text is None:
-        return request.body.decode(errors="replace")
-    return text if isinstance(text, str) else str(text)
 
 
 class _Named(msgspec.Struct):
