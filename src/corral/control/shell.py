@@ -22,16 +22,15 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import msgspec
-
 from corral.control.core import Answer, ControlCore, Input
 from corral.control.feed import Feed
+from corral.control.inbox import Inbox, Letter
 from corral.control.inputs import AskProposer, Fenced, Outcome, Proposed, Solved
 from corral.control.tables import Tables
 from corral.model.errors import CorralError, NotLeader, Refusal, SolverFault, StoreAway, StoreConflict, Unavailable
 from corral.model.ids import JobId, NodeId, TenantId
 from corral.model.market import Market
-from corral.model.messages import AcknowledgeHeartbeat, Heartbeat, TaskPhase, TaskReported
+from corral.model.messages import AcknowledgeHeartbeat, TaskPhase, TaskReported
 from corral.model.offer import Proposal
 from corral.ports.clock import Clock
 from corral.ports.engine import Engine, EngineSays
@@ -48,11 +47,6 @@ AWAY_ANSWER_S = 3.0
 AWAY_RETRY_S = 0.2
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-
-
-class _Letter(msgspec.Struct):
-    item: Input
-    reply: asyncio.Future[Answer] | None = None
 
 
 class ControlShell:
@@ -85,8 +79,8 @@ class ControlShell:
         self.valid: Callable[[], bool] = lambda: True
         self._store = store
         self._faults = faults
-        self._inbox: list[_Letter] = []
-        self._open: list[_Letter] = []
+        self._inbox = Inbox()
+        self._open: list[Letter] = []
         self._bell = asyncio.Event()
         self._ending = False
         self._ahead = False
@@ -97,7 +91,6 @@ class ControlShell:
         self._proposers = proposers
         self._aside: set[asyncio.Task[None]] = set()
         self._away_since: float | None = None
-        self._beats: dict[NodeId, _Letter] = {}
 
     # ---- callers ---------------------------------------------------------------------------------------------------
 
@@ -108,22 +101,12 @@ class ControlShell:
                 self._faults.reach(FaultPoint.FORKED_UNJOURNALED)
             elif said.report.phase is TaskPhase.ENDED:
                 self._faults.reach(FaultPoint.EXITED_UNREPORTED)
-        if self._away_since is None:
-            self._put(_Letter(said))
-            return
-        # While the database is away nothing is taken out of the inbox: of a node's heartbeats only the last one stays.
-        waiting = self._beats.pop(said.node, None)
-        if not isinstance(said, Heartbeat):
-            self._put(_Letter(said))
-            return
-        if waiting is None:
-            self._put(waiting := _Letter(said))
-        waiting.item = said
-        self._beats[said.node] = waiting
+        self._inbox.hear(said)
+        self._bell.set()
 
     def tell(self, item: Input) -> None:
         """Hand an input over that nobody waits for."""
-        self._put(_Letter(item))
+        self._put(Letter(item))
 
     async def ask(self, item: Input) -> Answer:
         """Hand an input over and return the core's answer once everything it led to is durable."""
@@ -134,7 +117,7 @@ class ControlShell:
         if self.away_s > AWAY_ANSWER_S:
             raise StoreAway("the database does not answer", hint="nothing was changed; try again")
         reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._put(_Letter(item, reply))
+        self._put(Letter(item, reply))
         return await reply
 
     @property
@@ -152,8 +135,8 @@ class ControlShell:
         """Make a blocking read of the store in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, call, *args)
 
-    def _put(self, letter: _Letter) -> None:
-        self._inbox.append(letter)
+    def _put(self, letter: Letter) -> None:
+        self._inbox.put(letter)
         self._bell.set()
 
     # ---- the loop --------------------------------------------------------------------------------------------------
@@ -169,7 +152,7 @@ class ControlShell:
                 self._bell.clear()
                 if self.failure is not None:
                     raise self.failure
-                self._open, self._inbox = self._inbox[:BATCH_MAX], self._inbox[BATCH_MAX:]
+                self._open = self._inbox.take(BATCH_MAX)
                 if self._inbox:
                     self._bell.set()
                 now = self.clock.now()
@@ -192,7 +175,7 @@ class ControlShell:
         self._ending = True
         self._bell.set()
 
-    def _handle(self, now: float, letter: _Letter) -> Answer:
+    def _handle(self, now: float, letter: Letter) -> Answer:
         """Hand one input to the core. One that breaks the rules is refused or logged; the pool goes on."""
         try:
             return self.core.handle(now, letter.item)
@@ -211,12 +194,10 @@ class ControlShell:
         if isinstance(problem, NotLeader) and self._away_since is not None:
             # Whoever hears NOT_LEADER repeats anything elsewhere. Of this batch nobody knows whether it was written.
             known = StoreAway("another controller leads the pool now", hint="it may be carried out; look, or repeat")
-        for letters, answer in ((self._open, known), (self._inbox, problem)):
-            for letter in letters:
-                if letter.reply is not None and not letter.reply.done():
-                    letter.reply.set_exception(answer)
-        self._open = []
-        self._inbox.clear()
+        for letter in self._open:
+            letter.refuse(known)
+        self._inbox.refuse(problem)
+        self._open, self._inbox = [], Inbox()
 
     def _refusal(self) -> CorralError:
         """Return what callers are told from now on. That the lead was lost is nothing that they could do about."""
@@ -253,7 +234,7 @@ class ControlShell:
                 self._do_aside(self._fence(node))
             else:
                 # Another controller may lead, with which the node is well.
-                self._put(_Letter(Fenced(node, proven=False)))
+                self._put(Letter(Fenced(node, proven=False)))
         if outcome.solve is not None and self._solver is not None:
             self._do_aside(self._solve(self._solver, outcome.solve))
         ended = {finished.id for finished in outcome.finished}
@@ -264,7 +245,7 @@ class ControlShell:
             for job in ended:
                 self._proposers.forget(job)
 
-    async def _die_after_answer(self, letters: list[_Letter]) -> None:
+    async def _die_after_answer(self, letters: list[Letter]) -> None:
         """Let the answers leave the process, then reach the point (only when a test armed it)."""
         if any(letter.reply is not None for letter in letters):
             await asyncio.sleep(ANSWER_LEAVES_S)
@@ -294,6 +275,7 @@ class ControlShell:
                 if self._away_since is None:
                     log.warning("%s; waiting for it", error)
                     self._away_since = began
+                    self._inbox.stick()
                 if self.away_s > AWAY_ANSWER_S:
                     self._refuse_all(error)
                 await asyncio.sleep(AWAY_RETRY_S)
@@ -301,21 +283,14 @@ class ControlShell:
             if self._away_since is not None:
                 log.warning("the database is back after %.1f s", self.away_s)
                 self._away_since = None
-                self._beats.clear()
+                self._inbox.flow()
             return last
 
     def _refuse_all(self, why: StoreAway) -> None:
         """Answer everybody who waits. What was handed to the core is appended later all the same, the rest never."""
         for letter in self._open:
-            if letter.reply is not None and not letter.reply.done():
-                letter.reply.set_exception(
-                    StoreAway(why.refusal.message, hint="it may be carried out; look, or repeat")
-                )
-        kept = [letter for letter in self._inbox if letter.reply is None]
-        for letter in self._inbox:
-            if letter.reply is not None and not letter.reply.done():
-                letter.reply.set_exception(StoreAway(why.refusal.message, hint="nothing was changed; try again"))
-        self._inbox = kept
+            letter.refuse(StoreAway(why.refusal.message, hint="it may be carried out; look, or repeat"))
+        self._inbox.refuse(StoreAway(why.refusal.message, hint="nothing was changed; try again"))
 
     def _tenant_of(self, job: JobId) -> TenantId | None:
         book = self.core.book
@@ -338,7 +313,7 @@ class ControlShell:
         except Exception as error:
             log.exception("the global round on version %d was not solved", version)
             solved = Solved(version, fault=f"it could not be solved ({type(error).__name__})")
-        self._put(_Letter(solved))
+        self._put(Letter(solved))
 
     async def _propose(self, ask: AskProposer) -> None:
         """Have a job's own proposer answer an offer. Whatever it does, the core hears of it."""
@@ -355,7 +330,7 @@ class ControlShell:
         except Exception as error:
             log.exception("the proposer of job %s could not be asked", job)
             answer = Proposed(job, failure=f"it could not be asked ({type(error).__name__})")
-        self._put(_Letter(answer))
+        self._put(Letter(answer))
 
     async def _fence(self, node: NodeId) -> None:
         try:
@@ -365,7 +340,7 @@ class ControlShell:
             # Whatever the engine met: the node is not proven to be dead, and is fenced again later.
             log.exception("node %s could not be fenced", node)
             proven = False
-        self._put(_Letter(Fenced(node, proven)))
+        self._put(Letter(Fenced(node, proven)))
 
     async def _keep_house(self) -> None:
         if self.last_seq - self._snapshot_seq < SNAPSHOT_ENTRIES:

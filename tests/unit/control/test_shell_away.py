@@ -124,7 +124,7 @@ def test_of_the_heartbeats_of_an_outage_the_last_one_of_each_node_is_kept_in_its
             house.hands.at += 0.01
             house.engine.beat("n1")
             house.engine.beat("n2")
-        kept = [letter.item for letter in house.shell._inbox if isinstance(letter.item, Heartbeat)]
+        kept = [letter.item for letter in house.shell._inbox._letters.values() if isinstance(letter.item, Heartbeat)]
         assert sorted(beat.node for beat in kept) == ["n1", "n2"]
         assert {beat.sent_boottime_s for beat in kept} == {house.hands.at}
         before = len(acknowledged(house))

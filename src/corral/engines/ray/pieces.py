@@ -101,6 +101,11 @@ class Outbox:
         self.size -= size
         return taken
 
+    def forget(self, tunnel: int) -> None:
+        """Forget the pieces of a tunnel."""
+        self.size -= sum(len(data) for number, data in self._pieces if number == tunnel)
+        self._pieces = [piece for piece in self._pieces if piece[0] != tunnel]
+
     def clear(self) -> None:
         """Forget all of them."""
         self._pieces.clear()

@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 LOOK_S = 1.0
 LOG_AGAIN_S = 0.05
 _BACKLOG = 128
+UNHEARD_MAX = 8
+"""Of so many connections that came and went before the bridge took anything of them what they said is kept."""
 
 
 class Relay:
@@ -42,6 +44,7 @@ class Relay:
         self._number = 0
         self._tunnels: dict[int, _Tunnel] = {}
         self._outbox = Outbox()
+        self._unheard: list[int] = []
         self._bell = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._inode = -1
@@ -100,6 +103,11 @@ class Relay:
         if session != self._session:
             return None
         pieces = self._outbox.take()
+        for number in {number for number, _ in pieces}:
+            if number in self._tunnels:
+                self._tunnels[number].told = True
+            elif number in self._unheard:
+                self._unheard.remove(number)
         if not self._outbox:
             self._bell.clear()
         self._balance()
@@ -152,7 +160,11 @@ class Relay:
             return
         if not data:
             del self._tunnels[tunnel.number]
+            if not tunnel.told:
+                self._unheard.append(tunnel.number)
         self._outbox.put(tunnel.number, data)
+        while len(self._unheard) > UNHEARD_MAX:
+            self._outbox.forget(self._unheard.pop(0))
         self._bell.set()
         self._balance()
 
@@ -170,6 +182,7 @@ class Relay:
     def _drop_all(self) -> None:
         tunnels, self._tunnels = self._tunnels, {}
         self._outbox.clear()
+        self._unheard.clear()
         # Who waits for pieces of an older session has to look.
         self._bell.set()
         for tunnel in tunnels.values():
@@ -202,10 +215,11 @@ class Relay:
 
 
 class _Tunnel(asyncio.Protocol):
-    """The connection of one agent."""
+    """The connection of one agent. ``told``: the bridge has heard of it."""
 
     def __init__(self, relay: Relay, number: int) -> None:
         self.number = number
+        self.told = False
         self._relay = relay
         self._transport: asyncio.Transport | None = None
         self._held = False

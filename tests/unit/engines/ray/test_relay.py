@@ -240,3 +240,26 @@ def test_a_leader_that_is_older_than_one_that_was_here_fences_nobody(play: Play)
         assert scene.files.epochs == [7, 8]
 
     play(scenario)
+
+
+def test_agents_that_come_and_go_while_nobody_takes_do_not_pile_up(play: Play) -> None:
+    async def scenario(scene: Scene) -> None:
+        assert scene.relay.open("s", 1)
+        for turn in range(50):
+            _, writer = await scene.agent(b"hello %d" % turn)
+            writer.close()
+        _, writer = await scene.agent(b"I stay")
+        await wait_until_async(lambda: scene.relay._number == 51)
+        await wait_until_async(lambda: len(scene.relay._tunnels) == 1)
+        assert len(scene.relay._outbox._pieces) <= 2 * relay_module.UNHEARD_MAX + 1
+        told = await scene.take()
+        # Each of them with its end, and in order.
+        assert told[-1] == (51, b"I stay")
+        ended = [number for number, data in told if not data]
+        assert ended == list(range(43, 51))
+        assert [number for number, data in told if data] == [*ended, 51]
+        assert scene.relay._outbox.size == 0
+        writer.close()
+        assert await scene.take() == [(51, b"")]
+
+    play(scenario)
