@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from corral.control.core import ControlCore
@@ -30,7 +31,12 @@ def _node_notes(core: ControlCore, name: NodeId, now: float) -> Iterator[str]:
     over_at = max(core.leases.safe_at(contact, job.spec) for job, _, _ in held)
     if over_at > now:
         count = sum(job.spec.fencing is Fencing.EXCLUSIVE for job, _, _ in held)
-        yield f"{count} exclusive task{'s' if count > 1 else ''} there: moved in {over_at - now:.0f} s, or on proof"
+        yield f"{count} exclusive task{'s' if count > 1 else ''} there: moved {_in(over_at - now)}, or on proof"
+
+
+def _in(seconds: float) -> str:
+    """Return when something will be. A controller that took over counts leases from its first tick on."""
+    return f"in {max(0.0, seconds):.0f} s" if math.isfinite(seconds) else "one lease from now"
 
 
 def gang_notes(core: ControlCore, job: Job, gang: Gang, now: float) -> Iterator[str]:
@@ -48,7 +54,7 @@ def gang_notes(core: ControlCore, job: Job, gang: Gang, now: float) -> Iterator[
             yield f"{silent}: moved when it is given up"
         else:
             left_s = core.leases.safe_at(contact, job.spec) - now
-            yield f"{silent}: moved when its lease is surely over, in {max(0.0, left_s):.0f} s, or on proof"
+            yield f"{silent}: moved when its lease is surely over, {_in(left_s)}, or on proof"
     for task in gang.tasks:
         why = observed.halted.get(job.task_key(gang.index, task.rank)) if task.state.holds else None
         if why is not None:

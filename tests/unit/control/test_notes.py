@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from corral.appmaster.core import AppMasterCore
 from corral.control import explaining, reports
+from corral.control.core import ControlCore
 from corral.model.ids import JobId, NodeId, TaskKey
 from corral.model.messages import Heartbeat, Usage
+from corral.ports.store import JournalEntry, Recovered
 from tests.unit.control.silent import EXCLUSIVE, KEY, UNFENCED, pass_time, place, pool
 from tests.unit.control.test_return import beat
 from tests.unit.control.world import World
@@ -37,6 +40,19 @@ def test_a_silent_node_says_what_is_waited_for() -> None:
     assert notes(world, home) == ("lost", ("1 exclusive task there: moved in 75 s, or on proof",))
     pass_time(world, 80.0, *others)
     assert notes(world, home) == ("lost", ())
+
+
+def test_a_controller_that_has_just_taken_over_counts_leases_from_its_first_look_on() -> None:
+    world = pool()
+    home, _ = place(world, EXCLUSIVE)
+    entries = [JournalEntry(seq, 1, fact) for seq, fact in enumerate(world.journal, 1)]
+    world.core = ControlCore(Recovered(0, None, tuple(entries)), world.config, AppMasterCore, 2)
+    assert notes(world, home) == ("suspect", ("1 exclusive task there: moved one lease from now, or on proof",))
+    assert verdict(world) == (
+        f"runs on {home}; {home} does not answer: moved when its lease is surely over, one lease from now, or on proof"
+    )
+    world.core.tick(world.now)
+    assert notes(world, home) == ("suspect", ("1 exclusive task there: moved in 96 s, or on proof",))
 
 
 def test_a_task_without_fencing_waits_for_nothing_but_its_node() -> None:
