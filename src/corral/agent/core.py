@@ -113,7 +113,7 @@ class AgentCore:
             case TaskFinished():
                 self._on_finished(given.task, given.incarnation, given.exit, now)
             case LaunchFailed():
-                failed = TaskExit(Cause.LAUNCH_FAILED, message=given.message, ended_at=now)
+                failed = TaskExit(given.cause, message=given.message, ended_at=now)
                 self._on_finished(given.task, given.incarnation, failed, now, record=True)
             case Beat():
                 self._on_beat(given, now, boottime_s)

@@ -28,6 +28,10 @@ Fetch = Callable[[Sequence[str]], Sequence[bytes | None]]
 """Returns the first of the blobs asked for, at least one; ``None`` for those that are not there."""
 
 
+class Unwanted(Exception):
+    """Whoever was served does not want it any more."""
+
+
 class Depot:
     """One node's. Every method blocks; threads may share it.
 
@@ -44,7 +48,22 @@ class Depot:
         self._of_tree: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
         self._held: Counter[str] = Counter()
         self._size: int | None = None
+        self._serving = threading.local()
         _begin_boot(directory, (self._blobs, self._bases))
+
+    @contextlib.contextmanager
+    def serving(self, wanted: Callable[[], bool]) -> Iterator[None]:
+        """Let what this thread does here meanwhile raise ``Unwanted`` as soon as it is not ``wanted`` any more."""
+        self._serving.wanted = wanted
+        try:
+            yield
+        finally:
+            del self._serving.wanted
+
+    def _check_wanted(self) -> None:
+        wanted: Callable[[], bool] | None = getattr(self._serving, "wanted", None)
+        if wanted is not None and not wanted():
+            raise Unwanted("it is not wanted any more")
 
     # ---- trees -----------------------------------------------------------------------------------------------------
 
@@ -92,6 +111,7 @@ class Depot:
         """Write the content of a file of a held tree. Raises ``FilesDamaged`` when it is not as long as it says."""
         written = 0
         for digest in entry.chunks:
+            self._check_wanted()
             source = os.open(self._path(digest.hex()), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 written += _copy(source, descriptor)
@@ -109,6 +129,7 @@ class Depot:
         """Fetch what is not here."""
         absent = [name for name in dict.fromkeys(names) if not self._use(name)]
         while absent:
+            self._check_wanted()
             found = self._fetch(absent)
             for name, blob in zip(absent, found, strict=False):
                 if blob is None:

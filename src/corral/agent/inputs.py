@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from corral.model.ids import DeviceId, TaskKey
-from corral.model.job import TaskExit
+from corral.model.job import Cause, TaskExit
 from corral.model.messages import ControllerSays, TaskPhase, Usage
 from corral.model.resources import DeviceState
 
@@ -57,11 +57,12 @@ class TaskFinished(msgspec.Struct, frozen=True):
 
 
 class LaunchFailed(msgspec.Struct, frozen=True):
-    """A task could not be launched; nothing of it runs."""
+    """A task could not be launched, or was stopped before (``cause``); nothing of it runs."""
 
     task: TaskKey
     incarnation: int
     message: str
+    cause: Cause = Cause.LAUNCH_FAILED
 
 
 class DevicesSampled(msgspec.Struct, frozen=True):

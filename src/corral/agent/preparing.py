@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import msgspec
 from corral.agent.affinity import CpuChooser
 from corral.agent.cgroup import CgroupSupport
 from corral.agent.config import AgentConfig
+from corral.agent.depot import Unwanted
 from corral.agent.environment import INHERITED, task_environment
 from corral.agent.shim import record
 from corral.agent.shim.handle import write_lease
@@ -70,8 +71,13 @@ class Preparer:
         """Return the directory of a task."""
         return f"{self._tasks_dir}/{marker(command.task, command.incarnation)}"
 
-    def prepare(self, command: LaunchTask, deadline_boottime_s: float | None) -> Prepared:
-        """Make the task's directory with its ``spec.json``. Raises :class:`PreparationFailed`."""
+    def prepare(
+        self, command: LaunchTask, deadline_boottime_s: float | None, wanted: Callable[[], bool] = lambda: True
+    ) -> Prepared:
+        """Make the task's directory with its ``spec.json``, as long as it is ``wanted``.
+
+        Raises :class:`PreparationFailed`.
+        """
         directory = self.directory(command)
         if command.task.rank == 0 and command.master_port and not port_is_free(command.master_port):
             raise PreparationFailed(f"the rendezvous port {command.master_port} is busy on this node")
@@ -81,18 +87,28 @@ class Preparer:
             # What lies there is not this one's to clear.
             raise PreparationFailed(f"cannot prepare {directory}: {error.strerror}") from None
         try:
-            return self._prepare(command, directory, deadline_boottime_s)
+            return self._prepare(command, directory, deadline_boottime_s, wanted)
         except PreparationFailed:
-            if self._travelling is not None:
-                self._travelling.leave(directory)
-                self._travelling.clear(directory)
+            self._clear(directory)
             raise
 
-    def _prepare(self, command: LaunchTask, directory: str, deadline_boottime_s: float | None) -> Prepared:
+    def discard(self, command: LaunchTask, prepared: Prepared) -> None:
+        """Give back what a task has that is not to be started."""
+        self.give_back(prepared.cpus, command.placement.cpus_milli)
+        self._clear(prepared.directory)
+
+    def _clear(self, directory: str) -> None:
+        if self._travelling is not None:
+            self._travelling.leave(directory)
+            self._travelling.clear(directory)
+
+    def _prepare(
+        self, command: LaunchTask, directory: str, deadline_boottime_s: float | None, wanted: Callable[[], bool]
+    ) -> Prepared:
         cpus: tuple[int, ...] | None = None
         try:
             if self._travelling is not None:
-                packed = self._travelling.lay_out(command, directory)
+                packed = self._travelling.lay_out(command, directory, wanted)
             else:
                 self._make_job_dirs(command)
                 packed = Packed(self._working_directory(command, directory), self._setup(command))
@@ -103,7 +119,7 @@ class Preparer:
             spec["cpus"] = cpus
             # In place: nobody reads it before the fork server is asked.
             write_file(f"{directory}/{record.SPEC}", msgspec.json.encode(spec))
-        except (ViewFailed, CorralError) as error:
+        except (ViewFailed, CorralError, Unwanted) as error:
             raise PreparationFailed(str(error)) from None
         except OSError as error:
             self.give_back(cpus, command.placement.cpus_milli)

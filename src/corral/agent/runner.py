@@ -13,6 +13,7 @@ from corral.agent.config import AgentConfig
 from corral.agent.forklink import ALREADY_FORKED, UNREACHABLE, ForkAnswer, ForkLink
 from corral.agent.guarding import boottime_s, is_overdue, runs_free
 from corral.agent.inputs import Input, LaunchFailed, TaskBegan, TaskFinished
+from corral.agent.layouts import Layouts
 from corral.agent.members import Members
 from corral.agent.outputs import ExtendLease, Launch, Record, Stop
 from corral.agent.preparing import PreparationFailed, Prepared, Preparer
@@ -22,6 +23,7 @@ from corral.agent.running import (
     NotifySocket,
     Running,
     StopOrder,
+    end_without_shim,
     extend_lease,
     record_end,
     unwatch_shim,
@@ -70,6 +72,7 @@ class Runner:
         self.held = held
         self._config = config
         self._preparer = preparer
+        self._layouts = Layouts(preparer)
         self._members = members
         self._tell = tell
         self._verify = verify
@@ -127,9 +130,11 @@ class Runner:
 
     async def _prepare_slowly(self, running: Running, order: Launch) -> None:
         try:
-            prepared = await in_thread(lambda: self._preparer.prepare(order.command, order.deadline_boottime_s))
+            prepared = await self._layouts.prepare(running.marker, order)
         except PreparationFailed as error:
             self._fail(running, str(error))
+            return
+        if prepared is None:
             return
         if running.deadline_s is not None and running.deadline_s != order.deadline_boottime_s:
             # There was contact meanwhile.
@@ -166,12 +171,12 @@ class Runner:
         if running.stop is not None:
             self._deliver(running)
 
-    def _fail(self, running: Running, message: str) -> None:
+    def _fail(self, running: Running, message: str, cause: Cause = Cause.LAUNCH_FAILED) -> None:
         self._drop(running)
         self._preparer.give_back(running.cpus, running.cpus_milli)
         if self._returner is not None:
             self._returner.forget(running)
-        self._tell(LaunchFailed(running.task, running.incarnation, message))
+        self._tell(LaunchFailed(running.task, running.incarnation, message, cause))
 
     def _hold(self, running: Running) -> None:
         self._running[running.marker] = running
@@ -208,6 +213,9 @@ class Runner:
 
     def _deliver(self, running: Running) -> None:
         order = running.stop
+        if order is not None and self._layouts.call_off(running.marker):
+            self._fail(running, "stopped before its files were there", Cause(order.reason))
+            return
         if order is None or running.ending or running.asked or order.kill_at is not None:
             return
         try:
@@ -336,20 +344,7 @@ class Runner:
                 break
             _log.error("task %s left processes that do not die: %s", running.marker, sorted(swept.left))
             await asyncio.sleep(SWEEP_AGAIN_S)
-        message = "its shim was killed or crashed" + (
-            f"; {killed} processes that it left were killed" if killed else ""
-        )
-        cause = Cause.SHIM_LOST
-        # A peer's end stops the gang, often before this death is seen: it must not hide that the shim was lost.
-        if running.stop is not None and running.stop.reason != Cause.GANG_STOPPED:
-            cause, message = Cause(running.stop.reason), f"stopped; {message}"
-        shim = taskdir.read_shim(running.directory)
-        exit_ = TaskExit(
-            cause=cause,
-            message=message,
-            started_at=shim.started_at if shim is not None and shim.child_pid is not None else None,
-            ended_at=time.time(),
-        )
+        exit_ = end_without_shim(running, killed)
         self.record(Record(running.task, running.incarnation, exit_))
         self._over(running, exit_)
 

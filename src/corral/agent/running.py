@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from corral.agent.shim import record
 from corral.agent.shim.handle import TaskHandle, write_lease
 from corral.agent.taskdir import LEASE, Datagram, ShimFile, StatusFile
 from corral.model.ids import DeviceId, TaskKey
-from corral.model.job import TaskExit
+from corral.model.job import Cause, TaskExit
 
 _log = logging.getLogger(__name__)
 
@@ -174,3 +175,19 @@ def with_problem(exit_: TaskExit, problem: str | None) -> TaskExit:
     if problem is None:
         return exit_
     return replace(exit_, message="; ".join(part for part in (exit_.message, problem) if part))
+
+
+def end_without_shim(running: Running, killed: int) -> TaskExit:
+    """Return the end of a task whose shim is dead; ``killed`` processes were left."""
+    message = "its shim was killed or crashed" + (f"; {killed} processes that it left were killed" if killed else "")
+    cause = Cause.SHIM_LOST
+    # A peer's end stops the gang, often before this death is seen: it must not hide that the shim was lost.
+    if running.stop is not None and running.stop.reason != Cause.GANG_STOPPED:
+        cause, message = Cause(running.stop.reason), f"stopped; {message}"
+    shim = taskdir.read_shim(running.directory)
+    return TaskExit(
+        cause=cause,
+        message=message,
+        started_at=shim.started_at if shim is not None and shim.child_pid is not None else None,
+        ended_at=time.time(),
+    )

@@ -17,7 +17,7 @@ import stat
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -69,11 +69,15 @@ class Travelling:
         self._live: dict[str, Counter[int]] = {}
         self._swept_at = time.monotonic()
 
-    def lay_out(self, command: LaunchTask, directory: str) -> Packed:
+    def lay_out(self, command: LaunchTask, directory: str, wanted: Callable[[], bool] = lambda: True) -> Packed:
         """Make a task's working directory, its output and its checkpoint in the task's directory.
 
-        Raises ``ViewFailed``, ``OSError``, and the errors of fetching.
+        Raises ``ViewFailed``, ``OSError``, the errors of fetching, and ``Unwanted`` once it is not ``wanted``.
         """
+        with self._depot.serving(wanted):
+            return self._lay_out(command, directory)
+
+    def _lay_out(self, command: LaunchTask, directory: str) -> Packed:
         output = f"{directory}/{OUTPUT}"
         Path(output).mkdir()
         checkpoint = self._restore(command)
