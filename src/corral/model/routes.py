@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from corral.model.ids import JobId, ServiceName, TenantId
-from corral.model.service import Scaling, Secrets, Traffic
+from corral.model.service import Retry, Scaling, Secrets, Traffic
 
 GUARD_HEADER = "X-Corral-Front-End-Token"
 """In this header front ends show a replica that they are front ends (guard ``token``), also when they check it."""
@@ -56,6 +56,21 @@ class Route(msgspec.Struct, frozen=True):
     reason: str = ""
     health_path: str | None = None
     health_timeout_s: float = 0.3
+
+    @property
+    def relayed(self) -> bool:
+        """Return whether its requests pass the relay: they may wait, be hedged, stream, or be retried under way.
+
+        All others go from the proxy to a replica straight. Whoever asks a model may ask for a stream.
+        """
+        traffic = self.traffic
+        return (
+            traffic.stream
+            or traffic.hedge_after_s is not None
+            or traffic.retry is Retry.BEFORE_FIRST_TOKEN
+            or self.scaling.replicas_min == 0
+            or self.model is not None
+        )
 
 
 class RoutingTable(msgspec.Struct, frozen=True):

@@ -18,7 +18,6 @@ import corral
 from corral.model.errors import ProxyFault
 from corral.model.ids import ServiceName
 from corral.model.routes import Route, RouteLoad, RoutingTable
-from corral.model.service import Retry
 from corral.serving.relay.control import LINE_MAX, Apply, Eject, Look, Question, Retries, Seen, seen_decoder
 
 START_S = 10.0
@@ -30,14 +29,7 @@ log = logging.getLogger(__name__)
 
 def passes_relay(route: Route) -> bool:
     """Return whether a service's requests pass the relay; all others bypass it."""
-    traffic = route.traffic
-    return (
-        traffic.stream
-        or traffic.retry is Retry.BEFORE_FIRST_TOKEN
-        or traffic.hedge_after_s is not None
-        or route.scaling.replicas_min == 0
-        or route.model is not None
-    )
+    return route.relayed
 
 
 class RelayProcess:

@@ -1,0 +1,1 @@
+"""HAProxy as the data path of a front end: its configuration rendered, its process kept alive, its servers operated."""

@@ -1,0 +1,55 @@
+"""What a front end says of its proxy, whatever is routed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+BODY_HELD_BYTES = 1024 * 1024
+"""A request whose body is no longer is held until it is complete: then it can be routed by it, and sent again."""
+
+BUFFER_BYTES = BODY_HELD_BYTES + 64 * 1024
+"""A buffer holds such a body and the headers before it.
+
+A request under way has one for what it sends, another for what it gets, and a third while it may be sent again. They
+are taken from the kernel page by page as they fill, so that 1,000 requests of 10 KB hold some 30 MB, and 1,000 of
+1 MB up to 3 GB.
+"""
+
+
+class Tls(msgspec.Struct, frozen=True):
+    """PEM files: a certificate (with what vouches for it) and its key."""
+
+    certificate: Path
+    key: Path
+
+
+class ProxyConfig(msgspec.Struct, frozen=True):
+    """Where the proxy listens, what it lives on, and how long it waits for its clients.
+
+    ``folder`` is its own, for its owner only. ``address`` and ``port`` are where all services are reached; services
+    with a port of their own are at the same address. ``relay`` is the unix socket of the relay beside it,
+    ``access_log`` a unix datagram socket (who reads it binds it; without a reader lines are dropped, and nobody waits).
+    ``affinity`` is a Lua file that defines the action ``corral_affinity``, which may put the name of a server into
+    ``txn.corral_server``.
+
+    A client has ``request_within_s`` for the head of a request and ``body_within_s`` for a body that is held; one that
+    sends nothing between requests is let go after ``idle_s``. A process that a newer one has followed ends with its
+    last request, or after ``old_process_s``.
+    """
+
+    folder: Path
+    address: str = "127.0.0.1"
+    port: int = 7480
+    tls: Tls | None = None
+    binary: Path | None = None
+    relay: Path | None = None
+    access_log: Path | None = None
+    affinity: Path | None = None
+    threads: int | None = None
+    connections_max: int = 10_000
+    request_within_s: float = 10.0
+    body_within_s: float = 60.0
+    idle_s: float = 60.0
+    old_process_s: float = 3600.0

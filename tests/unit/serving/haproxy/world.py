@@ -1,0 +1,165 @@
+"""A driver with a real HAProxy, real replicas behind it, and calls through it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from corral.model.ids import JobId, ServiceName, TenantId
+from corral.model.routes import Backend, Route, RouteLoad, RoutingTable
+from corral.model.service import Guard, Scaling, Secrets, Traffic
+from corral.serving.haproxy.config import ProxyConfig
+from corral.serving.haproxy.driver import Driver
+from corral.serving.haproxy.logline import AccessLine
+from tests.unit.serving.relay.world import Replica, Reply, Serve, read_reply
+
+SHOP = ServiceName("shop")
+PLAIN = Traffic(keys=False, guard=Guard.NONE)
+
+
+def free_port() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return int(trial.getsockname()[1])
+
+
+def route(name: str = SHOP, traffic: Traffic = PLAIN, **more: Any) -> Route:
+    return Route(ServiceName(name), TenantId("acme"), traffic, Scaling(), Secrets("s3cret"), **more)
+
+
+class World:
+    """One front end's proxy. ``routes`` are what it was told last."""
+
+    def __init__(self, folder: Path, config: ProxyConfig) -> None:
+        self.folder = folder
+        self.config = config
+        self.driver = Driver(config)
+        self.routes: tuple[Route, ...] = ()
+        self.keys: dict[str, TenantId] = {}
+        self.lines: list[AccessLine] = []
+        self.replicas: list[Replica] = []
+        self._log: asyncio.DatagramTransport | None = None
+
+    async def start(self) -> None:
+        world = self
+
+        class Reader(asyncio.DatagramProtocol):
+            def datagram_received(self, data: bytes, _: object) -> None:
+                world.lines.append(AccessLine(**json.loads(data)))
+
+        sink = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        sink.setblocking(False)
+        sink.bind(str(self.config.access_log))
+        self._log, _ = await asyncio.get_running_loop().create_datagram_endpoint(Reader, sock=sink)
+        await self.driver.start()
+
+    async def close(self) -> None:
+        await self.driver.close()
+        if self._log is not None:
+            self._log.close()
+        for replica in self.replicas:
+            await replica.end()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def replica(self, name: str, serve: Serve) -> Replica:
+        replica = Replica(name, serve)
+        await replica.start()
+        self.replicas.append(replica)
+        return replica
+
+    async def tell(self, *routes: Route) -> None:
+        """Route by these from now on."""
+        self.routes = routes
+        await self.driver.apply(RoutingTable(1, "d", routes, self.keys))
+
+    async def serve(self, *replicas: Replica, traffic: Traffic = PLAIN, **more: Any) -> None:
+        """Route one service to these replicas from now on."""
+        await self.tell(route(traffic=traffic, backends=tuple(backend(one) for one in replicas), **more))
+
+    async def load(self, name: str = SHOP) -> RouteLoad:
+        return next(load for load in await self.driver.loads() if load.service == name)
+
+    async def up(self, *names: str, service: str = SHOP) -> bool:
+        """Tell whether exactly these backends are up."""
+        load = await self.load(service)
+        return {one.name for one in load.backends if one.up} == set(names)
+
+    async def open(
+        self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes = b"", port: int = 0
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port or self.config.port)
+        said = {"Host": SHOP, **(headers or {})}
+        if body:
+            said.setdefault("Content-Length", str(len(body)))
+        lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in said.items() if value), "", ""]
+        writer.write("\r\n".join(lines).encode() + body)
+        return reader, writer
+
+    async def call(
+        self,
+        method: str = "GET",
+        target: str = "/",
+        headers: dict[str, str] | None = None,
+        body: bytes = b"",
+        port: int = 0,
+    ) -> Reply:
+        reader, writer = await self.open(method, target, headers, body, port)
+        try:
+            return await read_reply(reader, head_only=method == "HEAD")
+        finally:
+            writer.close()
+
+
+def backend(replica: Replica, **more: Any) -> Backend:
+    return Backend(replica.name, JobId("1"), 1, more.pop("revision", 1), "127.0.0.1", replica.port, **more)
+
+
+def error_code(reply: Reply) -> object:
+    error = reply.json()["error"]
+    assert isinstance(error, dict)
+    return error["code"]
+
+
+@contextlib.asynccontextmanager
+async def world(**settings: Any) -> AsyncIterator[World]:
+    folder = Path(tempfile.mkdtemp(prefix="cp", dir="/tmp"))
+    config = ProxyConfig(folder / "p", port=free_port(), access_log=folder / "log.sock", threads=1)
+    made = World(folder, replace(config, **settings))
+    try:
+        await made.start()
+        yield made
+    finally:
+        await made.close()
+        shutil.rmtree(folder)
+
+
+def in_world(
+    **settings: Any,
+) -> Callable[[Callable[[World], Coroutine[Any, Any, None]]], Callable[[], None]]:
+    """Run a test in a world of its own."""
+
+    def decorate(test: Callable[[World], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+        def run() -> None:
+            async def inside() -> None:
+                async with asyncio.timeout(60), world(**settings) as made:
+                    await test(made)
+
+            asyncio.run(inside())
+
+        functools.update_wrapper(run, test)
+        # Else pytest would take the arguments of what is wrapped for fixtures.
+        del run.__wrapped__  # type: ignore[attr-defined]
+        return run
+
+    return decorate
