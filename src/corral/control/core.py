@@ -153,6 +153,7 @@ class ControlCore:
         if self.book.waiting.count() and self.book.forecasts.due(now):
             self.book.forecasts.sample(scene_of(self.book, self.cycle.reservations, now))
         self.silence.tick(now)
+        self.leases.settle(now)
 
     def drain(self) -> Outcome:
         """Return what was decided since the last call."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from corral.control.book import Book
 from corral.control.observed import Contact, Grant
+from corral.model.events import MaintenanceSettled
 from corral.model.ids import NodeId
 from corral.model.job import JobSpec
 from corral.model.messages import AcknowledgeHeartbeat
+from corral.model.state import Node
 from corral.policy.fencing import margin_s, safe_at
 
 
@@ -41,6 +43,26 @@ class Leases:
         if grant.terms is None:
             # Acknowledgements arrive in order: no earlier grant comes after this.
             grant.until = None
+
+    def holding(self, now: float) -> tuple[NodeId, ...]:
+        """Return the nodes that may hold long leases of a planned outage that is over, as far as is known here."""
+        state = self._book.state
+        if state.maintenance is None or state.maintenance.active(now):
+            return ()
+        return tuple(name for name, node in sorted(state.nodes.items()) if self._holds(name, node))
+
+    def _holds(self, name: NodeId, node: Node) -> bool:
+        if node.lost and not self._book.state.held[name].gangs:
+            # What it had is over; when it comes back its hello is acknowledged before anything is launched there.
+            return False
+        grant = self._book.observed.contact(name).grant
+        return grant.terms is not None or not grant.confirmed
+
+    def settle(self, now: float) -> None:
+        """Journal that nothing is left of a planned outage: else each later controller would wait for what may be."""
+        planned = self._book.state.maintenance
+        if planned is not None and not planned.active(now) and not self.holding(now):
+            self._book.record(MaintenanceSettled(at=now))
 
     @staticmethod
     def restarted(contact: Contact) -> None:

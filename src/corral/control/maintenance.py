@@ -7,11 +7,11 @@ from corral.model.report import MaintenanceReport
 
 
 def report(core: ControlCore, now: float) -> MaintenanceReport:
-    """Return how far the newest maintenance is prepared; lost nodes are not waited for."""
+    """Return how far the newest maintenance is prepared, or taken back; lost nodes are not waited for."""
     state = core.book.state
     planned = state.maintenance
     if planned is None or not planned.active(now):
-        return MaintenanceReport(active=False)
+        return MaintenanceReport(active=False, holding=core.leases.holding(now))
     nodes = [name for name, node in sorted(state.nodes.items()) if not node.lost]
     ready = [name for name in nodes if core.leases.is_prepared(core.book.observed.contact(name), now)]
     return MaintenanceReport(

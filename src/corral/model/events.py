@@ -191,6 +191,10 @@ class MaintenanceEnded(Event, frozen=True, kw_only=True, tag="maintenance-ended"
     by: str
 
 
+class MaintenanceSettled(Event, frozen=True, kw_only=True, tag="maintenance-settled"):
+    """Every node has told that its leases have their usual length again: nothing is left of what was granted."""
+
+
 class TenantSet(Event, frozen=True, kw_only=True, tag="tenant-set"):
     """A tenant was added or changed."""
 
@@ -313,6 +317,7 @@ Fact = (
     | DeviceRecovered
     | MaintenanceStarted
     | MaintenanceEnded
+    | MaintenanceSettled
     | TenantSet
     | TenantRemoved
     | QueueSet

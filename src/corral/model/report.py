@@ -252,6 +252,7 @@ class MaintenanceReport(msgspec.Struct, frozen=True):
 
     ``ready`` are the nodes that are known to have leases until ``until``, ``missing`` those that have not yet. The
     outage may begin when none is missing: nothing is frozen or replaced before ``until``, ``left_s`` from now.
+    ``holding`` are those that may still have the long leases of one that is over: their tasks are waited for so long.
     """
 
     active: bool
@@ -262,6 +263,7 @@ class MaintenanceReport(msgspec.Struct, frozen=True):
     reason: str = ""
     ready: tuple[NodeId, ...] = ()
     missing: tuple[NodeId, ...] = ()
+    holding: tuple[NodeId, ...] = ()
 
 
 class JobSummary(msgspec.Struct, frozen=True):

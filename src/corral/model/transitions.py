@@ -27,6 +27,7 @@ from corral.model.events import (
     JobEvent,
     JobSubmitted,
     MaintenanceEnded,
+    MaintenanceSettled,
     MaintenanceStarted,
     NodeCordoned,
     NodeJoined,
@@ -341,9 +342,11 @@ def _forget(held: dict[T, Amount], name: T) -> None:
         del held[name]
 
 
-def _fold_maintenance(state: PoolState, fact: MaintenanceStarted | MaintenanceEnded) -> None:
+def _fold_maintenance(state: PoolState, fact: MaintenanceStarted | MaintenanceEnded | MaintenanceSettled) -> None:
     known = state.maintenance
-    if isinstance(fact, MaintenanceStarted):
+    if isinstance(fact, MaintenanceSettled):
+        state.maintenance = None
+    elif isinstance(fact, MaintenanceStarted):
         granted_until, granted_s = fact.until, fact.until - fact.at
         if known is not None and known.forgotten_at > fact.at:
             granted_until, granted_s = max(granted_until, known.granted_until), max(granted_s, known.granted_s)
@@ -356,7 +359,7 @@ def _fold_maintenance(state: PoolState, fact: MaintenanceStarted | MaintenanceEn
 
 def _fold_admin_event(state: PoolState, fact: Fact) -> None:
     match fact:
-        case MaintenanceStarted() | MaintenanceEnded():
+        case MaintenanceStarted() | MaintenanceEnded() | MaintenanceSettled():
             _fold_maintenance(state, fact)
         case TenantSet():
             state.tenants[fact.tenant.id] = fact.tenant

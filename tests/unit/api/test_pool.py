@@ -97,6 +97,7 @@ def test_a_maintenance_is_started_looked_at_and_stopped(http: Users) -> None:
         "reason": "new disks",
         "ready": [],
         "missing": ["n0"],
+        "holding": [],
     }
     assert http()("GET", "/v1/maintenance").json() == started.json()
     assert http()("DELETE", "/v1/maintenance").json()["active"] is False

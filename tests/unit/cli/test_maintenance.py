@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from corral.cli.commands import maintenance as module
-from corral.cli.commands.maintenance import prepared
+from corral.cli.commands.maintenance import prepared, words
 from corral.model.errors import Conflict, Unavailable
 from corral.model.ids import NodeId
 from corral.model.report import MaintenanceReport
@@ -37,3 +37,9 @@ def test_one_that_is_over_allows_no_outage(before: list[MaintenanceReport]) -> N
     looks = iter([*before, OVER])
     with pytest.raises(Conflict, match="ended before every node was prepared"):
         prepared(BEGUN, lambda: next(looks), 30.0)
+
+
+def test_who_may_still_hold_a_long_lease_of_one_that_is_over_is_named() -> None:
+    assert words(OVER) == "no maintenance is under way"
+    kept = MaintenanceReport(active=False, holding=(N1, N2))
+    assert words(kept) == "no maintenance is under way; may still hold the long lease of the last one: n1, n2"

@@ -7,7 +7,7 @@ from corral.control import maintenance
 from corral.control.core import ControlCore
 from corral.control.inputs import Administer, Fenced
 from corral.model.errors import Refusal
-from corral.model.events import MaintenanceEnded, MaintenanceStarted, NodeLost, TaskEnded
+from corral.model.events import MaintenanceEnded, MaintenanceSettled, MaintenanceStarted, NodeLost, TaskEnded
 from corral.model.ids import NodeId
 from corral.model.messages import AcknowledgeHeartbeat, Heartbeat
 from corral.ports.store import JournalEntry, Recovered
@@ -250,6 +250,92 @@ def test_a_node_that_told_the_new_controller_of_its_usual_lease_is_waited_for_no
     nodes.beats(98, *others)
     [ended] = [fact for fact in world.journal if isinstance(fact, TaskEnded)]
     assert 94.0 < ended.at - silent_from < 97.0
+
+
+def settled(world: World) -> int:
+    return sum(isinstance(fact, MaintenanceSettled) for fact in world.journal)
+
+
+def test_what_every_node_was_seen_to_give_back_is_forgotten_by_later_controllers_too() -> None:
+    world = pool()
+    nodes = Nodes(world)
+    home, others = place(world, EXCLUSIVE)
+    begin(world)
+    nodes.beats(3, *world.specs)
+    end(world)
+    # The first tells of the long lease and is answered with the usual one, which the second tells of.
+    nodes.beats(2, *others, home)
+    assert settled(world) == 1
+    # The next one never hears the node: it has only the journal.
+    restarted(world, *others)
+    since = world.now
+    nodes.beats(98, *others)
+    [ended] = [fact for fact in world.journal if isinstance(fact, TaskEnded)]
+    # 90 s, and the margin of such a lease: 5 s and 1 %.
+    assert 95.9 <= ended.at - since < 97.5
+
+
+def test_one_that_ran_out_is_settled_as_one_that_was_called_off() -> None:
+    world = pool("n1", "n2")
+    nodes = Nodes(world)
+    begin(world, 60.0)
+    nodes.beats(62, "n1", "n2")
+    assert settled(world) == 1
+    nodes.beats(3, "n1", "n2")
+    assert settled(world) == 1
+
+
+def test_it_is_not_settled_while_one_node_may_still_hold_the_long_lease() -> None:
+    world = pool("n1", "n2", "n3")
+    nodes = Nodes(world)
+    begin(world)
+    nodes.beats(3, "n1", "n2", "n3")
+    end(world)
+    assert maintenance.report(world.core, world.now).holding == ("n1", "n2", "n3")
+    nodes.beat("n1", "n2")
+    nodes.beat("n3", deaf=True)
+    nodes.beat("n1", "n2")
+    nodes.beat("n3", deaf=True)
+    assert maintenance.report(world.core, world.now).holding == ("n3",)
+    assert not settled(world)
+    nodes.beats(2, "n1", "n2", "n3")
+    assert maintenance.report(world.core, world.now).holding == ()
+    assert settled(world) == 1
+
+
+def test_a_lost_node_without_tasks_holds_nothing_and_one_with_tasks_does() -> None:
+    world = pool()
+    nodes = Nodes(world)
+    home, others = place(world, EXCLUSIVE)
+    empty, *rest = others
+    begin(world)
+    nodes.beats(3, *world.specs)
+    end(world)
+    nodes.beats(30, *rest)
+    assert {fact.node for fact in world.journal if isinstance(fact, NodeLost)} == {home, empty}
+    assert maintenance.report(world.core, world.now).holding == (home,)
+    assert not settled(world)
+    world.tell(Fenced(NodeId(home), proven=True))
+    world.advance(1.0)
+    assert settled(world) == 1
+
+
+def test_a_controller_that_heard_nobody_yet_settles_nothing() -> None:
+    world = pool("n1", "n2")
+    nodes = Nodes(world)
+    begin(world)
+    nodes.beats(3, "n1", "n2")
+    end(world)
+    restarted(world)
+    world.advance(1.0)
+    assert not settled(world)
+    # Hellos are acknowledged; that this was heard is what the second heartbeat says.
+    for name in ("n1", "n2"):
+        hello_of(world, name, sent_s=nodes.sent_s[name] + 0.5)
+    world.advance(1.0)
+    assert not settled(world)
+    nodes.beats(2, "n1", "n2")
+    assert settled(world) == 1
 
 
 def test_a_proof_does_not_wait_for_the_end() -> None:

@@ -18,6 +18,7 @@ from corral.model.events import (
     JobEnded,
     JobSubmitted,
     MaintenanceEnded,
+    MaintenanceSettled,
     MaintenanceStarted,
     NodeJoined,
     NodeRemoved,
@@ -375,3 +376,15 @@ def test_a_job_that_did_not_succeed_has_no_code_0_even_when_all_that_ran_ended_w
     fold(state, GangEnded(at=70.0, job=J, gang=0, incarnation=1, state=state_of))
     fold(state, JobEnded(at=70.0, job=J, state=state_of))
     assert job.exit_code == code
+
+
+def test_of_a_settled_maintenance_nothing_is_left() -> None:
+    state = PoolState()
+    fold(state, MaintenanceStarted(at=100.0, until=1900.0, by="me"))
+    fold(state, MaintenanceEnded(at=200.0, by="me"))
+    fold(state, FactCodec.decode(FactCodec.encode(MaintenanceSettled(at=210.0))))
+    assert state.maintenance is None
+    fold(state, MaintenanceStarted(at=300.0, until=400.0, by="me"))
+    assert state == PoolState(
+        at=300.0, maintenance=Maintenance(300.0, 400.0, "me", granted_until=400.0, granted_s=100.0)
+    )

@@ -56,7 +56,7 @@ def start(
 
     patience_s = duration_of(timeout, "--timeout")
     report = session.client.start_maintenance(duration_of(duration, "DURATION"), reason)
-    note(_words(prepared(report, session.client.maintenance, patience_s)))
+    note(words(prepared(report, session.client.maintenance, patience_s)))
 
 
 def prepared(report: MaintenanceReport, look: Callable[[], MaintenanceReport], patience_s: float) -> MaintenanceReport:
@@ -99,14 +99,16 @@ def _show(session: Session, *, as_json: bool) -> None:
     def text() -> RenderableType:
         from rich.text import Text
 
-        return Text(_words(report))
+        return Text(words(report))
 
     session.answer(report, text, as_json=as_json)
 
 
-def _words(report: MaintenanceReport) -> str:
+def words(report: MaintenanceReport) -> str:
+    """Return it in one line."""
     if not report.active:
-        return "no maintenance is under way"
+        kept = f"; may still hold the long lease of the last one: {_names(report.holding)}" if report.holding else ""
+        return f"no maintenance is under way{kept}"
     from corral.cli.render.units import counted, duration
 
     why = f" ({report.reason})" if report.reason else ""

@@ -179,6 +179,7 @@ class Maintenance(Answer):
     reason: str
     ready: list[str] = Field(description="nodes that are known to have the long leases")
     missing: list[str] = Field(description="nodes that are not: the outage must not begin while there are any")
+    holding: list[str] = Field(description="nodes that may still hold the long leases of one that is over")
 
 
 class NodeReports(Answer):
