@@ -99,7 +99,7 @@ _MISPLACED_IN_RESOURCES = _MERGE | {
     "num_nodes": "num_nodes, beside resources",
     "num_gpus": "num_gpus, beside resources",
 }
-_MISPLACED = _MERGE | {
+MISPLACED = _MERGE | {
     "gpus": "resources.accelerators",
     "gpu": "resources.accelerators",
     "accelerators": "resources.accelerators",
@@ -148,7 +148,7 @@ def ask_of_node(root: Node, problems: Problems, *, path: str = "", user: bool = 
         problems.add(InvalidField, root, path, f"a job must be a mapping of fields, not {root.described()}")
         return None
     prefix = f"{path}." if path else ""
-    fields = problems.fields(root, path, tuple(readers), _MISPLACED)
+    fields = problems.fields(root, path, tuple(readers), MISPLACED)
     reader = FieldReader(problems)
     told: dict[str, object] = {}
     for name, (_, value) in fields.items():
@@ -286,7 +286,7 @@ def asks_of_json(data: bytes) -> tuple[JobAsk, ...]:
     problems = Problems(Checked())
     root = json_node(data, UsageError)
     hint = 'put jobs under "jobs"'
-    fields = problems.fields(root, "", ("jobs",), dict.fromkeys((*FIELDS, *_MISPLACED), hint))
+    fields = problems.fields(root, "", ("jobs",), dict.fromkeys((*FIELDS, *MISPLACED), hint))
     problems.raise_first()
     jobs = fields["jobs"][1] if "jobs" in fields else None
     if jobs is None:

@@ -14,6 +14,7 @@ from corral.model.resources import MILLI
 GPUS_MAX = 1_000_000
 CPUS_MAX = 1_000_000
 MEMORY_MIB_MAX = 2**40
+BYTES_MAX = 2**40
 DURATION_S_MAX = 10 * 365 * 86_400
 INDEX_MAX = 1_000_000_000
 ELEMENTS_MAX = 10_000
@@ -88,6 +89,19 @@ def read_memory_mib(text: str) -> int:
     if mib > MEMORY_MIB_MAX:
         raise Unreadable("is more than a node can have")
     return mib
+
+
+def read_bytes(text: str) -> int:
+    """Read ``10MiB`` (2^20), ``10MB`` (10^6), ``512k`` (2^10) or ``4096`` (bytes) as bytes."""
+    text = text.strip().lower()
+    match = _MEMORY.fullmatch(text) if len(text) <= _LENGTH_MAX else None
+    unit = (match[2] if match else "") or "b"
+    if match is None or (unit != "b" and unit not in _BYTES):
+        raise Unreadable("is not a size", "write it like 10MiB, 512k or 4096 (bytes)")
+    size = float(match[1]) * (_BYTES[unit] if unit != "b" else 1)
+    if not size.is_integer() or not 1 <= size <= BYTES_MAX:
+        raise Unreadable("must be whole bytes, from 1 to 1 TiB")
+    return int(size)
 
 
 def read_cpus_milli(text: str) -> int:

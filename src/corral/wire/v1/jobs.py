@@ -10,6 +10,7 @@ from corral.model import job as model
 from corral.model import offer
 from corral.wire.v1.base import Answer
 from corral.wire.v1.resources import GangShape, Placement
+from corral.wire.v1.services import ServingTask
 
 
 class TaskExit(Answer):
@@ -156,6 +157,7 @@ class JobSpec(Answer):
     appmaster: str | None = Field(description="the job's own proposer, as module:function")
     files: JobFiles | None = Field(description="what it brought along; null where nodes see its paths")
     outputs: list[str] = Field(description="patterns of the files that come back")
+    serving: ServingTask | None = Field(description="what makes it a replica of a service")
 
 
 class Job(Answer):
