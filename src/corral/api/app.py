@@ -13,14 +13,16 @@ from corral.api.asked import failing
 from corral.api.elsewhere import Elsewhere
 from corral.api.guard import Guard
 from corral.api.problems import KnownRoutes, install
-from corral.api.routes import files, jobs, join, pool, streams, tenants
+from corral.api.routes import files, jobs, join, pool, services, streams, tenants
 from corral.api.streams import Stopping
 from corral.ports.files import Files
 from corral.ports.membership import Membership
 from corral.ports.pool import Pool
+from corral.ports.services import Services
 from corral.wire.v1.jobs import JournalEntry
 from corral.wire.v1.problem import Problem
 from corral.wire.v1.requests import SubmitRequest
+from corral.wire.v1.service_requests import SetServiceRequest
 
 PREFIX = "/v1"
 DESCRIPTION = """\
@@ -41,10 +43,12 @@ def create_app(
     on_stop: Callable[[], None] | None = None,
     files_: Files | None = None,
     membership: Membership | None = None,
+    services_: Services | None = None,
 ) -> FastAPI:
     """Return the application. ``on_stop`` is called after ``POST /v1/stop`` was answered (``None``: it is refused).
 
-    Without ``files_`` the pool keeps no files; without ``membership`` no machine can join it.
+    Without ``files_`` the pool keeps no files; without ``membership`` no machine can join it; without ``services_`` it
+    has no services.
 
     Whoever serves it calls :func:`begin_stop` in the event loop before the server waits for open connections.
     """
@@ -62,10 +66,11 @@ def create_app(
     app.state.files = files_
     app.state.on_stop = on_stop
     app.state.membership = membership
+    app.state.services = services_
     app.state.stopping = Stopping()
     app.add_middleware(Guard)
     install(app)
-    routers = (jobs.router, streams.router, pool.router, tenants.router, files.router, join.router)
+    routers = (jobs.router, streams.router, pool.router, tenants.router, services.router, files.router, join.router)
     for router in routers:
         app.include_router(router, prefix=PREFIX, responses=failing(401, 422, 500, 503))
     app.include_router(pool.open_router, prefix=PREFIX)
@@ -75,13 +80,18 @@ def create_app(
 
 
 def serve_pool(
-    app: FastAPI, pool_: Pool | Elsewhere, files_: Files | None = None, membership: Membership | None = None
+    app: FastAPI,
+    pool_: Pool | Elsewhere,
+    files_: Files | None = None,
+    membership: Membership | None = None,
+    services_: Services | None = None,
 ) -> None:
     """Answer from another pool from now on: this controller leads now, or leads no longer. Open streams end."""
     app.state.stopping.begin()
     app.state.pool = pool_
     app.state.files = files_
     app.state.membership = membership
+    app.state.services = services_
     app.state.stopping = Stopping()
 
 
@@ -95,7 +105,12 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         _, extra = models_json_schema(
-            [(SubmitRequest, "validation"), (Problem, "serialization"), (JournalEntry, "serialization")],
+            [
+                (SubmitRequest, "validation"),
+                (SetServiceRequest, "validation"),
+                (Problem, "serialization"),
+                (JournalEntry, "serialization"),
+            ],
             ref_template="#/components/schemas/{model}",
         )
         known = schema["components"]["schemas"] = dict(

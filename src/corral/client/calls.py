@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
@@ -20,6 +20,7 @@ from corral.model.errors import (
     StoreAway,
     Unauthenticated,
     Unavailable,
+    UsageError,
 )
 
 T = TypeVar("T")
@@ -250,6 +251,13 @@ class Caller:
 
 def _written(value: str | float) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def segment(text: str) -> str:
+    """Return a name as one segment of a path. Raises ``UsageError`` for one that cannot be."""
+    if not text or text in {".", ".."} or "/" in text or not text.isprintable():
+        raise UsageError(f"{text!r} is neither a number nor a name")
+    return quote(text, safe="")
 
 
 def decoded(body: bytes | str, kind: type[T]) -> T:

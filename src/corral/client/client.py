@@ -6,13 +6,13 @@ import os
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypeVar, Unpack
-from urllib.parse import quote
 
 import msgspec
 
-from corral.client.calls import Caller, decoded
+from corral.client.calls import Caller, decoded, segment
 from corral.client.discovery import Discovery
 from corral.client.handle import JobHandle
+from corral.client.services import ServiceCalls
 from corral.client.submitting import Submitter
 from corral.client.transport import PlainTransport, Transport
 from corral.model.errors import UsageError
@@ -47,7 +47,7 @@ RETRY_HEADS_S = 20.0
 """A takeover takes up to 6 s, and a head that was cut off as long as a connection may take to be made."""
 
 
-class Client:
+class Client(ServiceCalls):
     """A pool, seen from outside. Without arguments it finds the pool of this machine and user.
 
     A pool with several heads is given as ``urls``, or as one ``url`` with commas: the client follows the leader.
@@ -137,13 +137,13 @@ class Client:
         """Return one job as a row."""
         from corral.model.report import JobSummary
 
-        return self._get(f"/jobs/{_name(ref)}/summary", JobSummary)
+        return self._get(f"/jobs/{segment(ref)}/summary", JobSummary)
 
     def job(self, ref: str, *, gangs_from: int = 0, gangs_max: int = 1_000) -> Job:
         """Return one job with its tasks; of a large array only ``gangs_max`` gangs from ``gangs_from`` on."""
         from corral.model.job import Job
 
-        return self._get(f"/jobs/{_name(ref)}", Job, gangs_from=gangs_from, gangs_max=gangs_max)
+        return self._get(f"/jobs/{segment(ref)}", Job, gangs_from=gangs_from, gangs_max=gangs_max)
 
     def jobs(
         self,
@@ -184,7 +184,7 @@ class Client:
             part_s = WAIT_S if deadline is None else max(0.0, min(WAIT_S, deadline - time.monotonic()))
             reply = self._caller.call(
                 "GET",
-                f"/jobs/{_name(ref)}/wait",
+                f"/jobs/{segment(ref)}/wait",
                 query={"timeout_s": part_s},
                 timeout_s=part_s + ANSWER_MARGIN_S,
                 long_poll=True,
@@ -197,25 +197,25 @@ class Client:
         """Ask for the end of a job. Raises ``Conflict`` when it has ended."""
         from corral.model.report import JobSummary
 
-        return decoded(self._caller.call("DELETE", f"/jobs/{_name(ref)}").body, JobSummary)
+        return decoded(self._caller.call("DELETE", f"/jobs/{segment(ref)}").body, JobSummary)
 
     def why(self, ref: str) -> WhyReport:
         """Explain where a job stands and why."""
         from corral.model.report import WhyReport
 
-        return self._get(f"/jobs/{_name(ref)}/why", WhyReport)
+        return self._get(f"/jobs/{segment(ref)}/why", WhyReport)
 
     def receipt(self, ref: str) -> Receipt:
         """Return what a job cost so far or in all."""
         from corral.model.report import Receipt
 
-        return self._get(f"/jobs/{_name(ref)}/receipt", Receipt)
+        return self._get(f"/jobs/{segment(ref)}/receipt", Receipt)
 
     def history(self, ref: str) -> list[JournalEntry]:
         """Return the journaled facts of a job, oldest first; kinds that this version does not know are left out."""
         from corral.client.facts import entries_of
 
-        return entries_of(self._caller.call("GET", f"/jobs/{_name(ref)}/history").body)
+        return entries_of(self._caller.call("GET", f"/jobs/{segment(ref)}/history").body)
 
     def logs(
         self,
@@ -235,7 +235,7 @@ class Client:
         from corral.client.follow import follow_log, read_log
 
         query = {"rank": rank, "incarnation": incarnation, "offset": offset}
-        return (follow_log if follow else read_log)(self._caller, f"/jobs/{_name(ref)}/log", query)
+        return (follow_log if follow else read_log)(self._caller, f"/jobs/{segment(ref)}/log", query)
 
     def events(self, ref: str | None = None, *, after_seq: int | None = None) -> Generator[JournalEntry]:
         """Yield journaled facts as they happen, of one job or of all; ``after_seq`` begins with older ones."""
@@ -260,15 +260,15 @@ class Client:
     def cordon(self, node: str, reason: str = "", *, drain: bool = False) -> None:
         """Give a node no new tasks (admin); with ``drain`` have those that run there save themselves and give way."""
         body = msgspec.json.encode({"reason": reason, "drain": drain})
-        self._caller.call("POST", f"/nodes/{_name(node)}/cordon", body=body)
+        self._caller.call("POST", f"/nodes/{segment(node)}/cordon", body=body)
 
     def uncordon(self, node: str) -> None:
         """Give a node tasks again (admin)."""
-        self._caller.call("POST", f"/nodes/{_name(node)}/uncordon")
+        self._caller.call("POST", f"/nodes/{segment(node)}/uncordon")
 
     def remove_node(self, node: str) -> None:
         """Forget a lost node without tasks (admin)."""
-        self._caller.call("DELETE", f"/nodes/{_name(node)}")
+        self._caller.call("DELETE", f"/nodes/{segment(node)}")
 
     def maintenance(self) -> MaintenanceReport:
         """Return how far a planned outage of the controller is prepared."""
@@ -319,7 +319,7 @@ class Client:
 
     def remove_queue(self, name: str) -> None:
         """Remove an unused queue (admin)."""
-        self._caller.call("DELETE", f"/queues/{_name(name)}")
+        self._caller.call("DELETE", f"/queues/{segment(name)}")
 
     def tenants(self) -> tuple[TenantReport, ...]:
         """Return all tenants (admin) or one's own, with their standing."""
@@ -333,7 +333,7 @@ class Client:
 
     def remove_tenant(self, tenant: str) -> None:
         """Remove a tenant without unfinished jobs (admin)."""
-        self._caller.call("DELETE", f"/tenants/{_name(tenant)}")
+        self._caller.call("DELETE", f"/tenants/{segment(tenant)}")
 
     def tokens(self) -> tuple[Token, ...]:
         """Return the tokens of one's tenant (admin: all), without digests."""
@@ -350,7 +350,7 @@ class Client:
 
     def revoke_token(self, token_id: str) -> None:
         """Refuse a token from now on (admin)."""
-        self._caller.call("DELETE", f"/tokens/{_name(token_id)}")
+        self._caller.call("DELETE", f"/tokens/{segment(token_id)}")
 
     def usage(self, since: float, until: float, tenant: str | None = None) -> tuple[UsageRow, ...]:
         """Return used milli-GPU and milli-CPU seconds by tenant and hour; times in seconds since the epoch."""
@@ -379,14 +379,7 @@ class Client:
             body = msgspec.json.encode({key: name, **said})
             self._caller.call("POST", path, body=body, repeatable=False)
         else:
-            self._caller.call("PUT", f"{path}/{_name(name)}", body=msgspec.json.encode(said))
-
-
-def _name(text: str) -> str:
-    """Return a name as one segment of a path. Raises ``UsageError`` for one that cannot be."""
-    if not text or text in {".", ".."} or "/" in text or not text.isprintable():
-        raise UsageError(f"{text!r} is neither a number nor a name")
-    return quote(text, safe="")
+            self._caller.call("PUT", f"{path}/{segment(name)}", body=msgspec.json.encode(said))
 
 
 def user_name() -> str:

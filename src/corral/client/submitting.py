@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -13,6 +13,8 @@ from corral.model.errors import FilesMissing, FilesNeeded, InvalidField
 if TYPE_CHECKING:
     from corral.client.luggage import Luggage
     from corral.model.ask import JobAsk
+
+T = TypeVar("T")
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -41,20 +43,27 @@ class Submitter:
         for job in jobs:
             if job.appmaster is not None:
                 _check_proposer(job.appmaster, job.workdir)
+        return self.send(jobs, lambda packed: self._submit(packed, key, user))
+
+    def send(self, jobs: Sequence[JobAsk], call: Callable[[Sequence[JobAsk]], T]) -> T:
+        """Make a call with jobs, which may be refused for want of their files, and return its answer.
+
+        Then they are sent, and the call is made with the jobs as they are with them.
+        """
         luggage = self._luggage
         if luggage is None:
             try:
-                return self._submit(jobs, key, user)
+                return call(jobs)
             except FilesNeeded:
                 from corral.client.luggage import Luggage
 
                 luggage = self._luggage = Luggage.of(self._caller)
         try:
-            return self._submit(luggage.packed(jobs), key, user)
+            return call(luggage.packed(jobs))
         except (FilesMissing, FilesNeeded):
             # Files were there when they were asked for, and went meanwhile; or other paths are shared by now.
             luggage = self._luggage = type(luggage).of(self._caller)
-            return self._submit(luggage.packed(jobs), key, user)
+            return call(luggage.packed(jobs))
 
     def _submit(self, jobs: Sequence[JobAsk], key: str, user: str) -> tuple[Admitted, ...]:
         from corral.wire.request import document_of

@@ -137,7 +137,7 @@ def _assembled(told: dict[str, object], ask: JobAsk) -> ServiceSpec:
     return ServiceSpec(
         name=ServiceName(str(told["name"])),
         tenant=TenantId(str(told.get("tenant") or TENANT_NOT_SAID)),
-        replica=document_of(ask),
+        replica=ask,
         model=told.get("model"),  # type: ignore[arg-type]
         port=told.get("port"),  # type: ignore[arg-type]
         probes=Probes(**probes),  # type: ignore[arg-type]
@@ -202,13 +202,4 @@ def document_of_service(spec: ServiceSpec) -> dict[str, object]:
         "rollout": parts.written(spec.renewal, Renewal(), parts.ROLLOUT) or None,
         "traffic": parts.written(spec.traffic, Traffic(), parts.TRAFFIC) or None,
     }
-    return {name: value for name, value in document.items() if value is not None} | spec.replica
-
-
-def replica_ask(spec: ServiceSpec) -> JobAsk:
-    """Return the job that each replica of a spec is. Raises as a job file does; specs that were read are right."""
-    problems = Problems(Checked())
-    ask = ask_of_node(node_of(spec.replica), problems, path="service", user=True)
-    problems.raise_first()
-    assert ask is not None, "what is not a job has a problem"
-    return ask
+    return {name: value for name, value in document.items() if value is not None} | document_of(spec.replica)

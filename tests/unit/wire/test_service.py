@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from corral.model.ask import JobAsk
 from corral.model.errors import CorralError, Refusal
+from corral.model.files import JobFiles
 from corral.model.ids import ServiceName, TenantId
 from corral.model.service import (
     Balance,
@@ -27,13 +28,12 @@ from corral.model.service import (
     Traffic,
 )
 from corral.wire.document import Checked
-from corral.wire.request import FIELDS, document_of
+from corral.wire.request import FIELDS
 from corral.wire.service import (
     NOT_FOR_REPLICAS,
     REPLICA_FIELDS,
     SERVICE_FIELDS,
     document_of_service,
-    replica_ask,
     spec_of_fields,
     spec_of_json,
 )
@@ -78,7 +78,7 @@ def specs(draw: st.DrawFn) -> ServiceSpec:
     return ServiceSpec(
         name=ServiceName(draw(st.from_regex(r"[a-z]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True).filter("v1".__ne__))),
         tenant=TenantId(draw(st.sampled_from(["", "vision"]))),
-        replica=document_of(replica),
+        replica=replica,
         model=draw(st.none() | st.just("meta/llama-3:8b")),
         port=draw(st.none() | st.integers(1, 65_535)),
         probes=Probes(draw(st.none() | probes), draw(probes), draw(st.none() | probes), draw(seconds)),
@@ -104,7 +104,6 @@ def test_what_is_written_reads_back_as_the_same_service(spec: ServiceSpec) -> No
     assert spec_of_fields(document, Checked()) == spec
     body = json.dumps({"service": document, "canary_percent": 10}).encode()
     assert spec_of_json(body, spec.name) == (spec, 10)
-    assert document_of(replica_ask(spec)) == spec.replica
 
 
 def read(text: str, base: Path | None = None) -> list[ServiceSpec]:
@@ -122,7 +121,7 @@ MINIMAL = "kind: service\nname: hello\nrun: python -m http.server $PORT\n"
 
 def test_the_smallest_service_has_one_replica_that_is_ready_when_it_can_be_connected_to() -> None:
     assert read(MINIMAL) == [
-        ServiceSpec(ServiceName("hello"), TenantId(""), {"run": "python -m http.server $PORT"})
+        ServiceSpec(ServiceName("hello"), TenantId(""), JobAsk(script="python -m http.server $PORT"))
     ]  # fmt: skip
 
 
@@ -171,13 +170,14 @@ run: python serve.py
     assert spec == ServiceSpec(
         name=ServiceName("chat"),
         tenant=TenantId("team-a"),
-        replica={
-            "queue": "online",
-            "resources": {"accelerators": "H100:2"},
-            "run": "python serve.py",
-            "workdir": str(tmp_path),
-            "file_mounts": {"models": str(tmp_path / "weights")},
-        },
+        replica=JobAsk(
+            queue="online",
+            script="python serve.py",
+            gpu_model="H100",
+            gpu_milli=2_000,
+            workdir=str(tmp_path),
+            file_mounts={"models": str(tmp_path / "weights")},
+        ),
         model="llama-3-8b",
         port=8000,
         probes=Probes(
@@ -314,7 +314,7 @@ def test_a_body_is_refused_as_a_file_is(body: Any, said: str) -> None:
 def test_a_body_may_say_which_files_were_sent_along() -> None:
     files = {"tree": "ab" * 32, "workdir": True, "targets": []}
     spec, _ = spec_of_json(json.dumps({"service": {"run": "x", "workdir": "/w", "files": files}}).encode(), "a")
-    assert spec.replica["files"] == files
+    assert spec.replica.files == JobFiles("ab" * 32)
 
 
 def test_every_field_of_a_job_either_goes_with_a_service_or_is_refused_with_a_reason() -> None:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from corral.model import routes as routes_model
 from corral.model import service, service_report
+from corral.model.ask import JobAsk
 from corral.model.ids import JobId, NodeId, ServiceName, TenantId
 from corral.wire.service import REPLICA_FIELDS, SERVICE_FIELDS, document_of_service
 from corral.wire.service_fields import ROLLOUT, SCALING, TRAFFIC
@@ -20,7 +21,7 @@ CHAT = ServiceName("chat")
 SPEC = service.ServiceSpec(
     CHAT,
     TenantId("vision"),
-    {"run": ["serve", "--port"], "resources": {"accelerators": "H100:1"}},
+    JobAsk(argv=("serve", "--port"), gpu_milli=1_000, envs={"A": "1"}),
     "llama",
     8_000,
     service.Probes(service.Probe(service.ProbeKind.HTTP, "/up"), service.Probe(), None, 60.0),

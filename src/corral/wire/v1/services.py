@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated, Any
+
+import msgspec
+from pydantic import BeforeValidator, Field
 
 from corral.model import service as model
+from corral.model.ask import JobAsk
 from corral.wire.service_fields import REPLICAS_MAX
 from corral.wire.v1.base import Answer, Question
 
@@ -89,12 +93,22 @@ class Traffic(Answer):
     drain_s: float
 
 
+def _said(value: Any) -> Any:
+    """Return what of a job was said."""
+    if not isinstance(value, JobAsk):
+        return value
+    said, defaults = msgspec.to_builtins(value), msgspec.to_builtins(JobAsk())
+    return {name: one for name, one in said.items() if one != defaults[name]}
+
+
 class ServiceSpec(Answer):
     """One revision of a service."""
 
     name: str
     tenant: str
-    replica: dict[str, object] = Field(description="the job that each replica is, as a document")
+    replica: Annotated[dict[str, object], BeforeValidator(_said)] = Field(
+        description="what each replica asks for as a job; what is left out is not said"
+    )
     model: str | None = Field(description="the name by which OpenAI's API calls it")
     port: int | None = Field(description="null where the program takes the one in PORT")
     probes: Probes
