@@ -126,6 +126,18 @@ class StatePaths:
         """Return the folder of the logs that came back from nodes."""
         return self.root / "returned-logs"
 
+    # ---- serving ---------------------------------------------------------------------------------------------------
+
+    @property
+    def front(self) -> Path:
+        """Return what says that this machine is a front end (:class:`corral.runtime.fronting.frontfile.FrontFile`)."""
+        return self.root / "front.json"
+
+    @property
+    def front_folder(self) -> Path:
+        """Return the folder of the front end: its proxy's configuration, and the routes that it was told last."""
+        return self.root / "front"
+
     # ---- several machines ------------------------------------------------------------------------------------------
 
     @property

@@ -19,7 +19,8 @@ class PoolFile(msgspec.Struct, frozen=True, kw_only=True):
     the standard library alone, reads ``fork_socket`` and ``agents`` by name. ``simulated`` and ``gpus_per_node`` are
     what the next start takes when it is not told: ``None`` is the real machine.
 
-    ``role``: a pool of this machine alone, a head of several machines, or one of their nodes. ``engine`` is how the
+    ``role``: a pool of this machine alone, a head of several machines, one of their nodes, or nothing but a
+    front end. ``engine`` is how the
     daemon reaches its agents. ``address`` is where other machines reach this one. ``gcs_port`` is the port of Ray's GCS
     on a head (0: any free one); ``ray_port_first`` is the first of the ports that a raylet listens on (``None``: any).
     """
@@ -35,7 +36,7 @@ class PoolFile(msgspec.Struct, frozen=True, kw_only=True):
     fault_dir: str | None = None
     simulated: str | None = None
     gpus_per_node: int | None = None
-    role: Literal["local", "head", "node"] = "local"
+    role: Literal["local", "head", "node", "front"] = "local"
     engine: Literal["local", "ray"] = "local"
     address: str = "127.0.0.1"
     gcs_port: int = 0

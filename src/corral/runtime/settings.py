@@ -102,6 +102,14 @@ class Settings(BaseSettings):
         (), description="Absolute paths that all machines see alike: what lies there is used in place, and never sent."
     )
 
+    serve_here: bool = Field(True, description="A head serves as a front end once there is a service.")
+    serve_host: str = Field("127.0.0.1", description="Address at which it serves; 0.0.0.0 is all.")
+    serve_port: int = Field(7480, ge=1, le=65_535, description="Port at which it serves all services.")
+    serve_metrics_host: str = Field("127.0.0.1", description="Address at which a front end tells its metrics.")
+    serve_metrics_port: int = Field(7481, ge=0, le=65_535, description="Port of those metrics; 0: nowhere.")
+    serve_tls_cert: str = Field("", description="Certificate (PEM file) of that port; empty: no TLS.")
+    serve_tls_key: str = Field("", description="Key of that certificate (PEM file).")
+
     @field_validator("fence_command")
     @classmethod
     def _words(cls, value: str) -> str:

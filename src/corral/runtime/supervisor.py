@@ -31,6 +31,7 @@ STOP_S = 5.0
 LOCK_S = 0.5
 LOCK_AGAIN_S = 0.01
 LOOK_S = 1.0
+FRONT = "front"
 
 
 def end_with_supervisor() -> None:
@@ -158,6 +159,8 @@ def children_of(root: Path) -> list[Child]:
         for node, config in pool["agents"].items()
     ]
     role = pool.get("role", "local")
+    if role == "front":
+        return []
     children = [Child("forkserver", fork, logs / "forkserver.log")]
     for what in {"head": ("gcs", "raylet"), "node": ("raylet",)}.get(role, ()):
         ray = [*python, "corral.runtime.ray.node", what, str(root)]
@@ -165,6 +168,25 @@ def children_of(root: Path) -> list[Child]:
     if role != "node":
         children.append(Child("daemon", daemon, logs / "daemon.log", root / "daemon.json"))
     return [*children, *agents]
+
+
+def front_of(root: Path) -> Child:
+    """Return the front end of this machine, for as long as ``front.json`` says that it is one."""
+    command = [sys.executable, "-P", "-m", "corral.runtime.fronting.process", "--state-dir", str(root)]
+    return Child(FRONT, command, root / "logs" / "front.log")
+
+
+def follow_front(children: list[Child], root: Path) -> None:
+    """Start the front end that this machine has become, or stop the one that it is no longer."""
+    there = next((child for child in children if child.name == FRONT), None)
+    wanted = (root / "front.json").exists()
+    if wanted and there is None:
+        front = front_of(root)
+        front.start()
+        children.append(front)
+    elif not wanted and there is not None:
+        children.remove(there)
+        there.stop()
 
 
 def sockets_of(root: Path) -> Path:
@@ -188,6 +210,7 @@ def supervise(root: Path) -> int:
             for child in children:
                 child.start()
             while not asked and not code:
+                follow_front(children, root)
                 _wait(children, wake)
                 if not sockets.is_dir():
                     _begin_again(children, sockets)

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -43,27 +43,49 @@ class Watched(msgspec.Struct):
     retrying: bool = True
 
 
+class Identity(msgspec.Struct, frozen=True):
+    """What a front end says of itself; ``address`` is the URL at which it serves."""
+
+    name: str
+    address: str
+    version: str = ""
+
+
+class Watcher(Protocol):
+    """Something beside the proxies that is told routes and loads."""
+
+    def apply(self, table: RoutingTable) -> None:
+        """Take in a table."""
+
+    def note(self, load: RouteLoad) -> None:
+        """Take in how a service stands."""
+
+
 class FrontEnd:
-    """Runs until cancelled. ``holds`` tells which virtual addresses it has now."""
+    """Runs until cancelled. ``holds`` tells which virtual addresses it has now.
+
+    ``on_well`` is told ten times a second whether all proxies answer.
+    """
 
     def __init__(
         self,
-        name: str,
-        address: str,
+        identity: Identity,
         source: RouteSource,
         proxies: Sequence[Proxy],
         kept: Path,
+        *,
+        watchers: Sequence[Watcher] = (),
         holds: Callable[[], tuple[str, ...]] = tuple,
-        version: str = "",
+        on_well: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        self.name = name
-        self.address = address
         self.table = RoutingTable(0, "")
+        self._identity = identity
         self._source = source
         self._proxies = proxies
         self._kept = kept
         self._holds = holds
-        self._version = version
+        self._watchers = watchers
+        self._on_well = on_well
         self._watched: dict[ServiceName, Watched] = {}
         self._loads: tuple[RouteLoad, ...] = ()
         self._wake = asyncio.Event()
@@ -71,6 +93,8 @@ class FrontEnd:
     async def run(self) -> None:
         """Serve: by the kept table at once, by newer ones as they come. Raises what a proxy cannot start for."""
         self.table = load_table(self._kept)
+        for watcher in self._watchers:
+            watcher.apply(self.table)
         for proxy in self._proxies:
             await proxy.apply(self.table)
             await proxy.start()
@@ -108,6 +132,8 @@ class FrontEnd:
         except OSError as error:
             log.warning("the routes cannot be kept: %s", error)
         if changed:
+            for watcher in self._watchers:
+                watcher.apply(table)
             for proxy in self._proxies:
                 await proxy.apply(table)
         self._wake.set()
@@ -119,8 +145,10 @@ class FrontEnd:
             began = time.monotonic()
             try:
                 await self.look(began)
+                self._on_well(True)
             except (CorralError, OSError) as error:
                 log.info("the proxies cannot be looked at: %s", error)
+                self._on_well(False)
             await asyncio.sleep(max(0.0, WATCH_S - (time.monotonic() - began)))
 
     async def look(self, now: float) -> None:
@@ -130,6 +158,9 @@ class FrontEnd:
             seen += [await self._look_at(now, proxy, load) for load in await proxy.loads()]
         waited = sum(load.waiting for load in self._loads)
         self._loads = merged(seen)
+        for load in self._loads:
+            for watcher in self._watchers:
+                watcher.note(load)
         known = {load.service for load in self._loads}
         for gone in [name for name in self._watched if name not in known]:
             del self._watched[gone]
@@ -166,14 +197,14 @@ class FrontEnd:
         """Return what is seen now."""
         problems = [proxy.problem for proxy in self._proxies if proxy.problem]
         return FrontEndReport(
-            self.name,
-            self.address,
+            self._identity.name,
+            self._identity.address,
             self.table.epoch,
             self.table.digest,
             self._loads,
             self._holds(),
             "; ".join(problems),
-            self._version,
+            self._identity.version,
         )
 
     async def _tell(self) -> None:

@@ -18,6 +18,10 @@ are taken from the kernel page by page as they fill, so that 1,000 requests of 1
 """
 
 
+LOG_RING_BYTES = 8 * 1024 * 1024
+"""Lines that wait for their reader: about 20,000 requests."""
+
+
 class Tls(msgspec.Struct, frozen=True):
     """PEM files: a certificate (with what vouches for it) and its key."""
 
@@ -30,9 +34,9 @@ class ProxyConfig(msgspec.Struct, frozen=True):
 
     ``folder`` is its own, for its owner only. ``address`` and ``port`` are where all services are reached; services
     with a port of their own are at the same address. ``relay`` is the unix socket of the relay beside it,
-    ``access_log`` a unix datagram socket (who reads it binds it; without a reader lines are dropped, and nobody waits).
-    ``affinity`` is a Lua file that defines the action ``corral_affinity``, which may put the name of a server into
-    ``txn.corral_server``.
+    ``access_log`` a unix stream socket to which it writes its lines (each after its length, RFC 6587, 3.4.1); while
+    nobody listens there ``LOG_RING_BYTES`` of them are kept, and no request waits. ``affinity`` is a Lua file that
+    defines the action ``corral_affinity``, which may put the name of a server into ``txn.corral_server``.
 
     A client has ``request_within_s`` for the head of a request and ``body_within_s`` for a body that is held; one that
     sends nothing between requests is let go after ``idle_s``. A process that a newer one has followed ends with its

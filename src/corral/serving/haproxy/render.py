@@ -20,7 +20,7 @@ from corral.model.errors import InvalidField
 from corral.model.ids import ServiceName
 from corral.model.routes import GUARD_HEADER, REPLICA_HEADER, SERVICE_HEADER, TENANT_HEADER, Route, RoutingTable
 from corral.model.service import Balance, Guard, Retry
-from corral.serving.haproxy.config import BODY_HELD_BYTES, BUFFER_BYTES, ProxyConfig
+from corral.serving.haproxy.config import BODY_HELD_BYTES, BUFFER_BYTES, LOG_RING_BYTES, ProxyConfig
 from corral.serving.haproxy.logline import LOG_FORMAT
 from corral.serving.haproxy.servers import Server, servers_of
 from corral.serving.haproxy.template import configuration
@@ -193,6 +193,7 @@ def _settings(
     return {
         "config": config,
         "access_log": str(config.access_log) if config.access_log else "",
+        "log_ring_bytes": LOG_RING_BYTES,
         "affinity": str(config.affinity) if config.affinity else "",
         "relay": str(config.relay) if config.relay else "",
         "buffer_bytes": BUFFER_BYTES,

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from corral.model.ids import JobId, ServiceName, TenantId
 from corral.model.routes import Backend, Route, RouteLoad, RoutingTable
 from corral.model.service import Guard, Scaling, Secrets, Traffic
+from corral.serving.access.reader import AccessLog
 from corral.serving.haproxy.config import ProxyConfig
 from corral.serving.haproxy.driver import Driver
 from corral.serving.haproxy.logline import AccessLine
@@ -46,27 +47,23 @@ class World:
         self.driver = Driver(config)
         self.routes: tuple[Route, ...] = ()
         self.keys: dict[str, TenantId] = {}
-        self.lines: list[AccessLine] = []
         self.replicas: list[Replica] = []
-        self._log: asyncio.DatagramTransport | None = None
+        assert config.access_log is not None
+        self._log_file = folder / "access.log"
+        self.access = AccessLog(config.access_log, self._log_file)
+
+    @property
+    def lines(self) -> list[AccessLine]:
+        """Return the lines of the access log so far."""
+        return [AccessLine(**json.loads(line)) for line in self._log_file.read_bytes().splitlines()]
 
     async def start(self) -> None:
-        world = self
-
-        class Reader(asyncio.DatagramProtocol):
-            def datagram_received(self, data: bytes, _: object) -> None:
-                world.lines.append(AccessLine(**json.loads(data)))
-
-        sink = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        sink.setblocking(False)
-        sink.bind(str(self.config.access_log))
-        self._log, _ = await asyncio.get_running_loop().create_datagram_endpoint(Reader, sock=sink)
+        await self.access.start()
         await self.driver.start()
 
     async def close(self) -> None:
         await self.driver.close()
-        if self._log is not None:
-            self._log.close()
+        self.access.close()
         for replica in self.replicas:
             await replica.end()
         await asyncio.sleep(0)
