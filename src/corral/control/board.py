@@ -6,6 +6,7 @@ import math
 from collections import Counter
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.control.holdings import holding_of
 from corral.model.ids import GangKey, NodeId
@@ -65,6 +66,7 @@ class Board:
         self._models_of: dict[NodeId, frozenset[str]] = {}
         self._nodes_with: Counter[str] = Counter()
         self.holdings: dict[GangKey, Holding] = {}
+        self._protected: frozenset[GangKey] = frozenset()
         self.choosing = 0
         """Running gangs that might run otherwise: those with more than one bid."""
         self.capacity = state.capacity()
@@ -108,10 +110,21 @@ class Board:
         before = self.holdings.get(key)
         self.choosing -= before is not None and len(before.bids) > 1
         if gang.live:
-            held = self.holdings[key] = holding_of(job, gang, proposal, self._config)
+            held = holding_of(job, gang, proposal, self._config)
+            if key in self._protected:
+                held = replace(held, preemptible=False)
+            self.holdings[key] = held
             self.choosing += len(held.bids) > 1
         else:
             self.holdings.pop(key, None)
+
+    def protect(self, keys: frozenset[GangKey]) -> None:
+        """Ask none of these gangs to give way, and all others again."""
+        for key in keys ^ self._protected:
+            held = self.holdings.get(key)
+            if held is not None:
+                self.holdings[key] = replace(held, preemptible=key not in keys)
+        self._protected = keys
 
     def offers(self) -> dict[NodeId, NodeOffer]:
         """Return the offers of all schedulable nodes: not lost, not cordoned, answering, with a right clock."""

@@ -12,7 +12,7 @@ from corral.control.config import ControlConfig
 from corral.control.experience import Experience, ExperienceImage
 from corral.control.forecasts import Forecasts
 from corral.control.inputs import AskProposer, Outcome
-from corral.control.launching import launch, stops
+from corral.control.launching import draining_s, launch, stops
 from corral.control.ledger import Ledger, LedgerImage
 from corral.control.masters import Host, Masters
 from corral.control.observed import Observed
@@ -46,7 +46,7 @@ from corral.model.events import (
     job_of,
 )
 from corral.model.ids import JobId, NodeId, TenantId
-from corral.model.job import Gang, Job
+from corral.model.job import Gang, Job, StopReason
 from corral.model.market import Market
 from corral.model.messages import Acknowledge, ControllerSays, DismissMaster, HostMaster, TellMaster
 from corral.model.offer import Outlook, Proposal
@@ -276,9 +276,8 @@ class Book:
                 self._task_ended(job, fact)
             case GangStopping():
                 # Who preempts says for whom, who empties a node says which; a pool that stops has nothing to name.
-                pool_stops = fact.preemption is None and fact.drained is None
-                for stop in stops(job, job.gangs[fact.gang], fact.reason, epoch=self.epoch, pool_stops=pool_stops):
-                    self.send(stop)
+                pool_stops = fact.reason is StopReason.PREEMPTED and fact.preemption is None and fact.drained is None
+                self._stop_gang(job, job.gangs[fact.gang], fact.reason, pool_stops=pool_stops)
             case JobEnded():
                 self._job_ended(job)
             case JobSubmitted() | TaskStarted() | GangRequeued() | GangEnded() | JobCancelRequested() | FilesReturned():
@@ -297,6 +296,11 @@ class Book:
             self._tell_remote(host, job.id, fact)
         for task in gang.tasks:
             self.send(launch(job, gang, task, self.state, epoch=self.epoch, leases=self.config.leases))
+
+    def _stop_gang(self, job: Job, gang: Gang, reason: StopReason, *, pool_stops: bool) -> None:
+        left_s = draining_s(job, gang, reason, self.state)
+        for stop in stops(job, gang, reason, epoch=self.epoch, pool_stops=pool_stops, draining_s=left_s):
+            self.send(stop)
 
     def _task_ended(self, job: Job, fact: TaskEnded) -> None:
         gang = job.gangs[fact.gang]

@@ -138,8 +138,7 @@ class ControlCore:
             self._resumed = True
             self.book.resume(now)
             self.rounds.start(now)
-        if not self.cycle.paused:
-            self.services.settle(now)
+        self.services.settle(now, paused=self.cycle.paused)
         waits = self.book.waiting.count() or self.cycle.awards
         if self.book.dirty or (now - self._last_round_at >= 1.0 and waits):
             self._last_round_at = now

@@ -33,9 +33,10 @@ def tenure_s(job: Job, gang: Gang, config: SchedulingConfig) -> float:
 
 
 def stop_s(job: Job) -> float:
-    """Return how long a gang may take to stop: it saves itself if it can, then it is terminated."""
-    checkpoint = job.spec.checkpoint
-    return job.spec.grace_s + (checkpoint.grace_s if checkpoint is not None else 0.0)
+    """Return how long a gang may take to stop: it saves itself or finishes its requests, then it is terminated."""
+    checkpoint, serving = job.spec.checkpoint, job.spec.serving
+    drain_s = serving.drain_s if serving is not None else 0.0
+    return job.spec.grace_s + max(drain_s, checkpoint.grace_s if checkpoint is not None else 0.0)
 
 
 def holding_of(job: Job, gang: Gang, proposal: Proposal | None, config: SchedulingConfig) -> Holding:

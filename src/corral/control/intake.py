@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from corral.control.book import Book
 from corral.control.inputs import Administer, Cancel, Submit
-from corral.control.stopping import drain
+from corral.control.stopping import cancel, drain
 from corral.control.submission import Admission, names_known, refuse, submission_order
 from corral.model.errors import (
     Conflict,
@@ -20,7 +20,6 @@ from corral.model.errors import (
     TooManyJobs,
 )
 from corral.model.events import (
-    JobCancelRequested,
     MaintenanceEnded,
     NodeCordoned,
     NodeRemoved,
@@ -85,10 +84,7 @@ class Intake:
         job = self._book.state.jobs.get(ask.job)
         if job is None:
             return refuse(Conflict, f"job {ask.job} has ended")
-        if job.cancelled_by is None:
-            fact = JobCancelRequested(at=now, job=job.id, by=ask.by)
-            self._book.record(fact)
-            self._book.tell(job.id, fact)
+        cancel(self._book, now, job, ask.by)
         return ask.job
 
     def administer(self, now: float, ask: Administer) -> Refusal | None:
@@ -109,6 +105,7 @@ class Intake:
                 return _exists(state.queues, queue.name, "queue", create=ask.create)
             case TenantRemoved(tenant=name):
                 used = any(j.spec.tenant == name for j in state.jobs.values())
+                used = used or any(service.tenant == name for service in state.services.values())
                 return _removable(state.tenants, name, "tenant", used=used, kept=name == DEFAULT_TENANT)
             case QueueRemoved(queue=queue_name):
                 used = any(j.spec.queue == queue_name for j in state.jobs.values())

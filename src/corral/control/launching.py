@@ -6,7 +6,7 @@ from corral.model.ids import NodeId
 from corral.model.job import Cause, Gang, Job, JobSpec, StopReason, Task
 from corral.model.messages import LaunchTask, Peer, StopTask
 from corral.model.resources import NodeSpec
-from corral.model.service import Secrets
+from corral.model.service import ReplicaPhase, Secrets
 from corral.model.state import Node, PoolState
 
 
@@ -80,12 +80,45 @@ STOP_CAUSE = {
 POOL_STOP_SAVING_MAX_S = 60.0
 """So long at most a pool that is stopped waits for the checkpoints of its jobs; who takes devices away waits longer."""
 
+KEEPER = "its service"
+"""Who ends replicas that serve nobody any more."""
 
-def stops(job: Job, gang: Gang, reason: StopReason, *, epoch: int, pool_stops: bool = False) -> list[StopTask]:
-    """Return the commands that stop every live rank of a gang. One that is to go on elsewhere may save itself first."""
-    saving_s = 0.0
+_DRAINED = frozenset({StopReason.CANCELLED, StopReason.PREEMPTED})
+"""Stops that can wait: of others the node or the device is gone."""
+
+
+def serves(job: Job, gang: Gang, state: PoolState) -> bool:
+    """Return whether front ends send requests to a replica."""
+    service = state.services.get(job.spec.serving.service) if job.spec.serving is not None else None
+    replica = service.replicas.get(job.id) if service is not None else None
+    return replica is not None and replica.phase is ReplicaPhase.SERVING and replica.incarnation == gang.incarnation
+
+
+def draining_s(job: Job, gang: Gang, reason: StopReason, state: PoolState) -> float:
+    """Return how long a stopped replica may go on with the requests that it has: it gets no new ones meanwhile.
+
+    It is told to end sooner when there are none left. One that its service ends has been emptied already.
+    """
+    if job.spec.serving is None or reason not in _DRAINED or job.cancelled_by == KEEPER:
+        return 0.0
+    service = state.services.get(job.spec.serving.service)
+    replica = service.replicas.get(job.id) if service is not None else None
+    served = replica is not None and replica.incarnation == gang.incarnation
+    return job.spec.serving.drain_s if served else 0.0
+
+
+def stops(
+    job: Job, gang: Gang, reason: StopReason, *, epoch: int, pool_stops: bool = False, draining_s: float = 0.0
+) -> list[StopTask]:
+    """Return the commands that stop every live rank of a gang.
+
+    One that is to go on elsewhere may save itself first, and a replica goes on for ``draining_s`` with what it has.
+    """
+    saving_s = draining_s
     if reason is StopReason.PREEMPTED and job.spec.checkpoint is not None:
-        saving_s = min(job.spec.checkpoint.grace_s, POOL_STOP_SAVING_MAX_S if pool_stops else float("inf"))
+        saving_s = max(saving_s, job.spec.checkpoint.grace_s)
+    if pool_stops:
+        saving_s = min(saving_s, POOL_STOP_SAVING_MAX_S)
     return [
         StopTask(
             node=task.placement.node,

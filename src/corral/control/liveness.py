@@ -11,7 +11,7 @@ from corral.control.book import Book
 from corral.control.devices import Devices
 from corral.control.excuses import excused, restarted
 from corral.control.holdings import tasks_on
-from corral.control.launching import STOP_CAUSE, launch, stops
+from corral.control.launching import STOP_CAUSE, draining_s, launch, stops
 from corral.control.leases import Leases
 from corral.control.namesakes import Namesakes
 from corral.control.observed import Contact
@@ -268,7 +268,8 @@ class Liveness:
 
     def _resend_stop(self, job: Job, gang: Gang, task: Task) -> None:
         if gang.stopping is not None and task.state.holds:
-            for stop in stops(job, gang, gang.stopping, epoch=self._book.epoch):
+            left_s = draining_s(job, gang, gang.stopping, self._book.state)
+            for stop in stops(job, gang, gang.stopping, epoch=self._book.epoch, draining_s=left_s):
                 if stop.task.rank == task.rank:
                     self._book.send(stop)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from corral.control.book import Book
 from corral.control.holdings import tasks_on
-from corral.model.events import GangStopping
+from corral.control.launching import serves
+from corral.model.events import GangStopping, JobCancelRequested
 from corral.model.ids import NodeId
 from corral.model.job import Job, StopReason
 from corral.model.market import Preemption
@@ -39,9 +40,22 @@ def stop_gang(
         book.tell(job.id, fact)
 
 
+def cancel(book: Book, now: float, job: Job, by: str) -> None:
+    """Record that the end of a job is wished for; its AppMaster decides what follows. A second wish changes nothing."""
+    if job.cancelled_by is None:
+        fact = JobCancelRequested(at=now, job=job.id, by=by)
+        book.record(fact)
+        book.tell(job.id, fact)
+
+
 def drain(book: Book, now: float, node: NodeId) -> None:
-    """Have every gang with a rank on a node save itself and give way. Its cordon keeps others from coming."""
+    """Have every gang with a rank on a node save itself and give way. Its cordon keeps others from coming.
+
+    A replica that serves stays until another one takes its place: its service sees to that.
+    """
     for job, gang, _ in tasks_on(book.state, node):
+        if serves(job, gang, book.state):
+            continue
         stop_gang(book, now, job, gang.index, StopReason.PREEMPTED, drained=node)
 
 

@@ -71,7 +71,8 @@ def _set(services: dict[ServiceName, Service], fact: ServiceSet) -> None:
             tenant=fact.spec.tenant,
             revisions=(revision,),
             stable=1,
-            wanted=fact.spec.scaling.replicas_min,
+            # One that rests while nobody asks starts once all the same: its owner sees whether it can.
+            wanted=max(1, fact.spec.scaling.replicas_min),
             created_at=fact.at,
             secrets=fact.secrets,
             replicas={},
@@ -79,6 +80,8 @@ def _set(services: dict[ServiceName, Service], fact: ServiceSet) -> None:
         return
     if fact.revision != known.newest.number + 1:
         raise IllegalTransition(f"service {fact.service} is at revision {known.newest.number}, not {fact.revision - 1}")
+    if fact.secrets is not None and fact.secrets.authority_pem and not known.secrets.authority_pem:
+        known.secrets = replace(fact.secrets, token=known.secrets.token)
     known.revisions = _kept((*known.revisions, revision), known.stable)
     known.rollout = Rollout(fact.revision, fact.at, fact.by, fact.canary_percent)
     known.failures, known.failed_at, known.message = 0, None, ""
@@ -94,12 +97,18 @@ def _ended(service: Service, fact: RolloutEnded) -> None:
         spec = service.spec(fact.revision)
     except KeyError:
         raise IllegalTransition(f"service {service.name} does not keep revision {fact.revision}") from None
+    before = service.current.scaling
     service.stable = fact.revision
     service.rollout = None
     service.message = fact.reason
     service.failures, service.failed_at = 0, None
-    low, high = spec.scaling.replicas_min, spec.scaling.replicas_max
-    service.wanted = min(max(service.wanted, low), high)
+    scaling = spec.scaling
+    if scaling.automatic:
+        # Whether it rests is not for a new revision to say.
+        low = scaling.replicas_min if service.wanted else 0
+        service.wanted = min(max(service.wanted, low), scaling.replicas_max)
+    elif before.replicas_min != scaling.replicas_min or before.automatic:
+        service.wanted = scaling.replicas_min
 
 
 def _replica(service: Service, fact: ReplicaReady | ReplicaDraining) -> None:

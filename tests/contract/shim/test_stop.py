@@ -198,6 +198,19 @@ def test_a_preempted_task_that_neither_ends_nor_listens_is_killed_after_both_gra
     assert log_of(handle).splitlines()[:3] == [b"up", b"heard", b"heard"]
 
 
+def test_a_task_that_saves_nothing_is_left_alone_for_its_time_and_ends_sooner_when_told_again(world: ShimWorld) -> None:
+    handle = world.launch(script="trap 'echo heard; exit 3' TERM; echo up; while :; do sleep 0.05; done")
+    world.said(handle, "up")
+    assert handle.stop("preempted", 30, 3600)
+    os.kill(shim_of(handle), signal.SIGUSR1)
+    wait_until(lambda: state_of(shim_of(handle)) == "S", timeout_s=10, what="the shim has nothing left to do")
+    assert b"heard" not in log_of(handle)
+    assert handle.stop("preempted", 30, 0)
+    status = world.end(handle)
+    assert (status["cause"], status["exit_code"]) == ("preempted", 3)
+    assert b"heard" in log_of(handle)
+
+
 def test_a_cancellation_cuts_the_saving_short(world: ShimWorld) -> None:
     handle = world.python(code=COUNTER, checkpoint_signal="USR1", checkpoint_grace_s=600)
     world.said(handle, "up")

@@ -27,11 +27,16 @@ def spec(*, replicas: tuple[int, int] = (1, 1), argv: str = "serve", **changes: 
 
 
 class Serving(World):
-    """``World`` with one service and its traffic."""
+    """``World`` with one service and its traffic.
+
+    ``sick`` names replicas that do not answer (``j3=False``), ``traffic`` is what the front end tells if there is one.
+    """
 
     def __init__(self, config: ControlConfig | None = None, **gpus: int) -> None:
         super().__init__(config, **gpus)
-        self.revision = 0
+        self.sick: dict[str, bool] = {}
+        self.fronted = False
+        self.traffic: dict[str, Any] = {}
 
     def serve(self, wanted: ServiceSpec, canary_percent: int | None = None) -> Refusal | None:
         """Bring a service out, as the API would."""
@@ -85,10 +90,20 @@ class Serving(World):
         """Let a front end tell its load; every backend that is on its way out has no session when ``drained``."""
         table = self.table()
         counts = load.pop("backends", {})
+        self.fronted = True
         backends = tuple(
-            BackendLoad(one.name, up=True, drained=one.draining and drained, **counts.get(one.name, {}))
+            BackendLoad(one.name, up=True, drained=one.draining and drained, **counts.get(one.job, {}))
             for route in table.routes
             for one in route.backends
         )
         told = RouteLoad(WEB, backends=backends, **load)
         self.tell(FrontEndReport(name, "http://front", table.epoch, table.digest, (told,)))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, with heartbeats of all nodes and a report of the front end every second."""
+        end = self.now + seconds
+        while self.now < end:
+            super().advance(min(1.0, end - self.now))
+            self.readiness(**self.sick)
+            if self.fronted:
+                self.front(**self.traffic)

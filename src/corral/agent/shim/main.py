@@ -283,9 +283,9 @@ class Shim:
             self._reap()
 
     def _saving_s(self, wanted_s: float) -> float:
-        """Ask a task that is stopped to be started again for a checkpoint; return how long it may take for it."""
+        """Return how long a stopped task may take for a checkpoint, or, saving nothing, for what it has begun."""
         refused = not wanted_s or (self._ending.kill_at is None and not self._tell("checkpoint"))
-        return 0.0 if refused else wanted_s
+        return 0.0 if refused and self._spec.checkpoint_signal is not None else wanted_s
 
     def _reap(self) -> None:
         for ended in self._tree.reap():

@@ -30,7 +30,7 @@ def table_of(state: PoolState, epoch: int) -> RoutingTable:
     """Return all routes and keys. The digest names the content, whoever leads."""
     routes = tuple(route_of(state, service) for _, service in sorted(state.services.items()))
     keys = _keys(state) if routes else {}
-    content = msgspec.json.encode([routes, keys], order="deterministic")
+    content = msgspec.json.encode([routes, sorted(keys.items())])
     return RoutingTable(epoch, hashlib.sha256(content).hexdigest(), routes, keys)
 
 
