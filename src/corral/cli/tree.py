@@ -51,6 +51,7 @@ LEAVES: dict[str, Leaf] = {
     "queue": Leaf("queue", "queue", ADMIN),
     "tenant": Leaf("tenant", "tenant", ADMIN),
     "token": Leaf("token", "token", ADMIN),
+    "frontend": Leaf("frontend", "frontend", ADMIN),
     "state": Leaf("state", "state", ADMIN),
     "usage": Leaf("tenant", "usage", ADMIN),
     "sim": Leaf("sim", "sim", ADMIN),
