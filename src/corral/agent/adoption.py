@@ -11,9 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from corral.agent import processes, taskdir
+from corral.agent import processes, replicadir, taskdir
 from corral.agent.environment import DEVICES_NAME, LEASE_NAME
 from corral.agent.inputs import KnownTask
+from corral.agent.probecommand import PROBE_NAME
 from corral.agent.retention import Kept
 from corral.agent.running import Running
 from corral.agent.shim import record
@@ -68,6 +69,7 @@ def _take(found: Found, tasks_dir: Path, name: str, kept: Kept | None) -> None:
     lease = spec.env.get(LEASE_NAME)
     shim = taskdir.read_shim(directory)
     began = shim is not None and shim.child_pid is not None
+    replica = replicadir.read(directory)
     found.known.append(
         KnownTask(
             task,
@@ -78,6 +80,9 @@ def _take(found: Found, tasks_dir: Path, name: str, kept: Kept | None) -> None:
             devices=devices,
             lease_s=None if lease is None else float(lease),
             grace_s=spec.grace_s,
+            serving=None if replica is None else replica.serving,
+            began_boottime_s=None if shim is None else processes.began_s(shim.child_start_ticks),
+            started_up=replicadir.has_started_up(directory),
         )
     )
     found.running.append(
@@ -98,7 +103,7 @@ def clear(tasks_dir: Path, running: Container[str], *, timeout_s: float = 5.0) -
     """Kill what runs of tasks that are not among ``running`` (names of directories), until nothing more is found.
 
     Whose directory was removed, damaged or taken back to an older state is not known to any agent: that would be taken
-    for a proof that nothing of the task runs here.
+    for a proof that nothing of the task runs here. Commands by which an earlier agent asked replicas go too.
     """
     killed: set[int] = set()
     deadline = time.monotonic() + timeout_s
@@ -108,6 +113,7 @@ def clear(tasks_dir: Path, running: Container[str], *, timeout_s: float = 5.0) -
             for stat, name in processes.with_variable("CORRAL_TASK_DIR", f"{tasks_dir}/")
             if name.partition("/")[0] not in running
         ]
+        left += [stat for stat, _ in processes.with_variable(PROBE_NAME, f"{tasks_dir}/") if stat not in left]
         if not left or time.monotonic() >= deadline:
             return processes.Sweep(frozenset(killed), frozenset(stat.pid for stat in left))
         for stat in left:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 import msgspec
 from msgspec.structs import replace
 
+from corral.agent.failures import Failures
 from corral.agent.hosting import Heard, Hosting
 from corral.agent.inputs import (
     Beat,
@@ -24,6 +25,7 @@ from corral.agent.inputs import (
     Input,
     KnownTask,
     LaunchFailed,
+    Probed,
     ShardsListed,
     TaskBegan,
     TaskFinished,
@@ -31,20 +33,19 @@ from corral.agent.inputs import (
 )
 from corral.agent.leases import Leases
 from corral.agent.outputs import ExtendLease, Forget, Launch, Note, Output, Record, SaveEpoch, Say, Stop
+from corral.agent.replicas import Replicas
 from corral.agent.table import Entry, TaskTable
 from corral.model.events import Decision, TaskEnded, TaskStarted
-from corral.model.ids import DeviceId, NodeId, TaskKey
-from corral.model.job import Cause, TaskExit, end_state
+from corral.model.ids import NodeId, TaskKey
+from corral.model.job import Cause, TaskExit
 from corral.model.messages import (
     PROTOCOL,
     Acknowledge,
     AcknowledgeHeartbeat,
     Command,
     ControllerSays,
-    DismissMaster,
     Heartbeat,
     Hello,
-    HostMaster,
     LaunchTask,
     MasterDecided,
     MasterProposed,
@@ -53,9 +54,9 @@ from corral.model.messages import (
     TaskPhase,
     TaskReport,
     TaskReported,
-    TellMaster,
+    Usage,
 )
-from corral.model.resources import DeviceState, Health, NodeSpec
+from corral.model.resources import DeviceState, NodeSpec
 from corral.ports.master import AppMasterFactory
 
 DEVICE_FAILED_GRACE_S = 2.0
@@ -80,14 +81,16 @@ class AgentCore:
         self._epoch = epoch
         self._connected = False
         self._leases = Leases()
-        self._devices: tuple[DeviceState, ...] = ()
-        self._failed: dict[DeviceId, str] = {}
+        self._failures = Failures()
+        self._replicas = Replicas()
+        self._load = Beat(wall_s=0.0)
         self._shards: tuple[str, ...] = ()
         self._outputs: list[Output] = []
         for task in known:
             self._table.saw(task.task, task.incarnation)
             if not task.acknowledged:
                 self._table.add(Entry.known(task))
+                self._outputs += self._replicas.adopt(task)
 
     @property
     def epoch(self) -> int:
@@ -109,7 +112,9 @@ class AgentCore:
             case Commanded(command):
                 self._on_command(command, now, boottime_s)
             case TaskBegan():
-                self._on_began(given, now)
+                self._on_began(given, now, boottime_s)
+            case Probed():
+                self._on_probed(given, now, boottime_s)
             case TaskFinished():
                 self._on_finished(given.task, given.incarnation, given.exit, now)
             case LaunchFailed():
@@ -123,11 +128,8 @@ class AgentCore:
                 self._shards = shards
             case TaskRemoved(task, incarnation):
                 self._table.forget(task, incarnation)
-            case Connected():
-                self._on_connected(boottime_s)
-            case Disconnected():
-                self._connected = False
-                self._hosting.clear()
+            case Connected() | Disconnected():
+                self._on_connection(boottime_s, made=isinstance(given, Connected))
         for fault in self._hosting.faults:
             self._outputs.append(Note(fault))
         self._hosting.faults.clear()
@@ -136,9 +138,12 @@ class AgentCore:
 
     # ---- speaking --------------------------------------------------------------------------------------------------
 
-    def _on_connected(self, boottime_s: float) -> None:
-        self._connected = True
-        self._say_hello(boottime_s)
+    def _on_connection(self, boottime_s: float, *, made: bool) -> None:
+        self._connected = made
+        if made:
+            self._say_hello(boottime_s)
+        else:
+            self._hosting.clear()
 
     def _say_hello(self, boottime_s: float, asked: int | None = None) -> None:
         who = self.identity
@@ -149,7 +154,7 @@ class AgentCore:
             agent_pid=who.agent_pid,
             supervisor_start=who.supervisor_start,
             tasks=self.reports(),
-            devices=self._devices,
+            devices=self._failures.states,
             shards=self._shards,
             sent_boottime_s=boottime_s,
             asked=asked,
@@ -162,17 +167,22 @@ class AgentCore:
                 node=self._node, job=revised.job, generation=revised.generation, proposal=revised.proposal, at=now
             )
             self._outputs.append(Say(said))
+        self._load = beat
+        self._say_heartbeat(beat.wall_s, boottime_s, beat.usage)
+
+    def _say_heartbeat(self, wall_s: float, boottime_s: float, usage: tuple[Usage, ...] = ()) -> None:
         if self._connected:
             heartbeat = Heartbeat(
                 node=self._node,
                 sent_boottime_s=boottime_s,
-                wall_s=beat.wall_s,
-                devices=self._devices,
+                wall_s=wall_s,
+                devices=self._failures.states,
                 shards=self._shards,
-                usage=beat.usage,
-                load_1m=beat.load_1m,
-                memory_free_mib=beat.memory_free_mib,
+                usage=usage,
+                load_1m=self._load.load_1m,
+                memory_free_mib=self._load.memory_free_mib,
                 contact_boottime_s=self._leases.contact_s,
+                readiness=self._replicas.readiness(),
             )
             self._outputs.append(Say(heartbeat))
 
@@ -210,7 +220,9 @@ class AgentCore:
             case SayHello():
                 self._say_hello(boottime_s, command.asked)
             case _:
-                self._on_master_command(command, now)
+                heard = self._hosting.obey(command, now)
+                if heard is not None:
+                    self._say_decided(heard)
 
     def _admits(self, command: Command) -> bool:
         """Check that a command is for this node and of no older leader than the newest seen."""
@@ -226,20 +238,6 @@ class AgentCore:
             self._hosting.drop_older_than(command.epoch)
         return True
 
-    def _on_master_command(self, command: HostMaster | DismissMaster | TellMaster, now: float) -> None:
-        match command:
-            case HostMaster():
-                hosted = self._hosting.host(command.job, command.generation, command.epoch, now)
-                if hosted is not None and hosted.decisions:
-                    self._say_decided(hosted)
-            case DismissMaster():
-                self._hosting.dismiss(command.job, command.generation)
-            case TellMaster():
-                told = self._hosting.tell_remote(command.job, command.generation, command.fact)
-                # The controller waits for an answer to what happened elsewhere, an empty one included.
-                if told is not None and (told.decisions or not isinstance(command.fact, Decision)):
-                    self._say_decided(told)
-
     def _on_launch(self, command: LaunchTask, now: float) -> None:
         task, incarnation = command.task, command.incarnation
         known = self._table.find(task, incarnation)
@@ -252,7 +250,7 @@ class AgentCore:
         entry = Entry.of(command)
         before = self._table.in_the_way(entry)
         self._table.add(entry)
-        failed = self._failure_of(entry)
+        failed = self._failures.of(entry)
         if failed is not None:
             exit_ = TaskExit(Cause.DEVICE_FAILED, message=failed, ended_at=now)
             self._on_finished(task, incarnation, exit_, now, record=True)
@@ -291,6 +289,8 @@ class AgentCore:
             self._stop(entry, cause, command.grace_s, now, command.saving_s)
 
     def _stop(self, entry: Entry, cause: Cause, grace_s: float, now: float, saving_s: float = 0.0) -> None:
+        entry.stopping = True
+        self._outputs += self._replicas.end((entry.task, entry.incarnation))
         if entry.waiting is not None:
             exit_ = TaskExit(cause, message="stopped before it was started", ended_at=now)
             self._on_finished(entry.task, entry.incarnation, exit_, now, record=True)
@@ -321,19 +321,15 @@ class AgentCore:
 
     # ---- what happens ----------------------------------------------------------------------------------------------
 
-    def _on_began(self, given: TaskBegan, now: float) -> None:
+    def _on_began(self, given: TaskBegan, now: float, boottime_s: float) -> None:
         entry = self._table.find(given.task, given.incarnation)
         if entry is None or entry.phase is not TaskPhase.STARTING:
             return
         entry.phase, entry.pid, entry.started_at = TaskPhase.RUNNING, given.pid, given.started_at
-        self._tell(entry, self._began(entry, now))
-
-    @staticmethod
-    def _began(entry: Entry, now: float) -> TaskStarted:
-        task = entry.task
-        return TaskStarted(
-            at=now, job=task.job, gang=task.gang, incarnation=entry.incarnation, rank=task.rank, pid=entry.pid
-        )
+        self._tell(entry, entry.began(now))
+        if entry.serving is not None and not entry.stopping:
+            key = (given.task, given.incarnation)
+            self._outputs += self._replicas.begin(key, entry.serving.probes, now, boottime_s)
 
     def _on_finished(
         self, task: TaskKey, incarnation: int, exit_: TaskExit, now: float, *, record: bool = False
@@ -341,7 +337,7 @@ class AgentCore:
         entry = self._table.find(task, incarnation)
         if entry is None or entry.ended:
             return
-        failed = self._failure_of(entry)
+        failed = self._failures.of(entry)
         if failed is not None and exit_.cause is Cause.DEVICE_FAILED:
             exit_ = replace(exit_, message=failed)
         elif failed is not None and not exit_.ok and exit_.cause in (Cause.EXITED, Cause.SIGNAL):
@@ -353,18 +349,10 @@ class AgentCore:
             # It ended before anybody heard that it had begun: the controller takes both from one report.
             entry.started_at = exit_.started_at
             if self._connected:
-                self._hosting.tell(self._began(entry, now))
+                self._hosting.tell(entry.began(now))
         entry.phase, entry.exit, entry.waiting = TaskPhase.ENDED, exit_, None
-        fact = TaskEnded(
-            at=exit_.ended_at if exit_.ended_at is not None else now,
-            job=task.job,
-            gang=task.gang,
-            incarnation=incarnation,
-            rank=task.rank,
-            state=end_state(exit_),
-            exit=exit_,
-        )
-        self._tell(entry, fact)
+        self._outputs += self._replicas.end((task, incarnation))
+        self._tell(entry, entry.finished(exit_, now))
         self._release_waiting()
 
     def _release_waiting(self) -> None:
@@ -374,23 +362,26 @@ class AgentCore:
                 command, entry.waiting = entry.waiting, None
                 self._outputs.append(Launch(command, self._leases.deadline_s(entry.lease_s)))
 
-    def _failure_of(self, entry: Entry) -> str | None:
-        for uuid in entry.devices:
-            if uuid in self._failed:
-                return self._failed[uuid]
-        return None
-
     def _on_devices(self, states: tuple[DeviceState, ...]) -> None:
-        self._devices = states
-        self._failed = {
-            state.uuid: f"device {state.uuid} failed" + (f": {state.detail}" if state.detail else "")
-            for state in states
-            if state.health is Health.FAILED
-        }
-        if not self._failed:
+        if not self._failures.observe(states):
             return
         for entry in self._table:
-            if entry.live and not entry.device_failed and self._failure_of(entry) is not None:
-                entry.device_failed = True
+            if entry.live and not entry.device_failed and self._failures.of(entry) is not None:
+                entry.device_failed = entry.stopping = True
+                self._outputs += self._replicas.end((entry.task, entry.incarnation))
                 grace_s = min(entry.grace_s, DEVICE_FAILED_GRACE_S)
                 self._outputs.append(Stop(entry.task, entry.incarnation, Cause.DEVICE_FAILED, grace_s))
+
+    def _on_probed(self, given: Probed, now: float, boottime_s: float) -> None:
+        entry = self._table.find(given.task, given.incarnation)
+        if entry is None:
+            return
+        frozen = self._leases.over(entry.lease_s, boottime_s)
+        reaction = self._replicas.answered(given, now, boottime_s, frozen=frozen)
+        self._outputs += reaction.outputs
+        if reaction.unhealthy is not None:
+            entry.stopping = True
+            order = Stop(entry.task, entry.incarnation, Cause.UNHEALTHY, entry.grace_s, message=reaction.unhealthy)
+            self._outputs.append(order)
+        if reaction.turned:
+            self._say_heartbeat(now, boottime_s)

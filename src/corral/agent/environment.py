@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from corral.agent import replicadir
 from corral.agent.config import AgentConfig
 from corral.model.ids import DeviceId
 from corral.model.messages import LaunchTask
@@ -23,7 +24,8 @@ def task_environment(
 ) -> dict[str, str]:
     """Return the environment of one task.
 
-    The user's own variables come last, so they win, except over ``CORRAL_*``, which tell the truth about the task.
+    The user's own variables come last, so they win, except over ``CORRAL_*`` and the ``PORT`` of a replica, which tell
+    the truth about the task. Raises ``NotServable``.
 
     Args:
         command: What is launched.
@@ -38,6 +40,7 @@ def task_environment(
     env |= devices(command, vendors)
     env |= {name: value for name, value in command.envs.items() if not name.startswith("CORRAL_")}
     env |= identity(command, config, task_dir)
+    env |= replicadir.environment(command, task_dir)
     return env
 
 
@@ -48,9 +51,13 @@ def rendezvous(command: LaunchTask) -> dict[str, str]:
     """
     first = next((peer for peer in command.peers if peer.rank == 0), None)
     nodes, per_node = max(1, len(command.peers)), max(1, len(command.placement.devices))
-    return {
+    meeting = {
         "MASTER_ADDR": first.address if first is not None else "127.0.0.1",
         "MASTER_PORT": str(command.master_port),
+    }
+    # The one port that a replica without peers has is for its requests.
+    alone = command.serving is not None and not command.is_gang
+    return ({} if alone else meeting) | {
         "NODE_RANK": str(command.task.rank),
         "NNODES": str(nodes),
         "NPROC_PER_NODE": str(per_node),

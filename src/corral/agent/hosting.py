@@ -14,7 +14,7 @@ import msgspec
 from corral.model.events import Decision, Fact, TaskEnded, TaskStarted
 from corral.model.ids import JobId
 from corral.model.job import Job
-from corral.model.messages import Usage
+from corral.model.messages import DismissMaster, HostMaster, TellMaster, Usage
 from corral.model.offer import Proposal
 from corral.ports.master import AppMaster, AppMasterFactory
 
@@ -54,6 +54,20 @@ class Hosting:
     def generations(self) -> dict[JobId, int]:
         """Return the generation of every hosted AppMaster."""
         return {job: hosted.generation for job, hosted in self._hosted.items()}
+
+    def obey(self, command: HostMaster | DismissMaster | TellMaster, now: float) -> Heard | None:
+        """Do what the controller commands; return what there is to say, ``None`` for nothing."""
+        match command:
+            case HostMaster():
+                hosted = self.host(command.job, command.generation, command.epoch, now)
+                return hosted if hosted is not None and hosted.decisions else None
+            case DismissMaster():
+                self.dismiss(command.job, command.generation)
+                return None
+            case TellMaster():
+                told = self.tell_remote(command.job, command.generation, command.fact)
+                # The controller waits for an answer to what happened elsewhere, an empty one included.
+                return told if told is not None and (told.decisions or not isinstance(command.fact, Decision)) else None
 
     def host(self, job: Job, generation: int, epoch: int, now: float) -> Heard | None:
         """Host a job's AppMaster and return what is due at once; ``None`` when this or a newer one is here already."""

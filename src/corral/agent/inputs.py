@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import msgspec
 
 from corral.model.ids import DeviceId, TaskKey
 from corral.model.job import Cause, TaskExit
 from corral.model.messages import ControllerSays, TaskPhase, Usage
 from corral.model.resources import DeviceState
+from corral.model.service import ServingTask
+
+
+class Question(StrEnum):
+    """What a probe of a replica is for."""
+
+    STARTUP = "startup"
+    READINESS = "readiness"
+    LIVENESS = "liveness"
 
 
 class KnownTask(msgspec.Struct, frozen=True):
-    """A task that an earlier run of the agent left in its directories. ``exit`` is set when it ended."""
+    """A task that an earlier run of the agent left in its directories. ``exit`` is set when it ended.
+
+    ``began_boottime_s`` is when the program of a replica began (CLOCK_BOOTTIME), ``started_up`` that it once answered.
+    """
 
     task: TaskKey
     incarnation: int
@@ -23,6 +37,9 @@ class KnownTask(msgspec.Struct, frozen=True):
     devices: tuple[DeviceId, ...] = ()
     lease_s: float | None = None
     grace_s: float = 10.0
+    serving: ServingTask | None = None
+    began_boottime_s: float | None = None
+    started_up: bool = False
 
 
 class Connected(msgspec.Struct, frozen=True):
@@ -65,6 +82,15 @@ class LaunchFailed(msgspec.Struct, frozen=True):
     cause: Cause = Cause.LAUNCH_FAILED
 
 
+class Probed(msgspec.Struct, frozen=True):
+    """A replica was asked: ``fault`` says in words what was not good, ``None`` that all was."""
+
+    task: TaskKey
+    incarnation: int
+    question: Question
+    fault: str | None
+
+
 class DevicesSampled(msgspec.Struct, frozen=True):
     """The newest observation of all devices."""
 
@@ -100,6 +126,7 @@ Input = (
     | TaskBegan
     | TaskFinished
     | LaunchFailed
+    | Probed
     | DevicesSampled
     | ShardsListed
     | Beat

@@ -32,3 +32,8 @@ class Leases:
     def deadline_s(self, lease_s: float | None) -> float | None:
         """Return the end of a lease, ``None`` for a task without one."""
         return None if lease_s is None else max(self._contact_s + lease_s, self._granted_s)
+
+    def over(self, lease_s: float | None, boottime_s: float) -> bool:
+        """Return whether a lease has run out: its task is frozen."""
+        deadline_s = self.deadline_s(lease_s)
+        return deadline_s is not None and boottime_s >= deadline_s

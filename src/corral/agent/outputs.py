@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from corral.agent.inputs import Question
 from corral.model.ids import TaskKey
 from corral.model.job import TaskExit
 from corral.model.messages import AgentSays, LaunchTask
+from corral.model.service import Probe
 
 
 class SaveEpoch(msgspec.Struct, frozen=True):
@@ -31,7 +33,8 @@ class Launch(msgspec.Struct, frozen=True):
 class Stop(msgspec.Struct, frozen=True):
     """Stop a task: SIGTERM, ``grace_s`` seconds, SIGKILL. ``reason`` is the cause that its record will show.
 
-    With ``saving_s`` above 0 it is first asked for a checkpoint, and has so long to end by itself.
+    With ``saving_s`` above 0 it is first asked for a checkpoint, and has so long to end by itself. ``message`` says
+    more than the cause, where there is more to say.
     """
 
     task: TaskKey
@@ -39,6 +42,32 @@ class Stop(msgspec.Struct, frozen=True):
     reason: str
     grace_s: float
     saving_s: float = 0.0
+    message: str = ""
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Ask a replica from now on, again and again, and tell each answer. In a ``hasty`` way at first: it may begin."""
+
+    task: TaskKey
+    incarnation: int
+    question: Question
+    probe: Probe
+    hasty: bool = False
+
+
+class Hush(msgspec.Struct, frozen=True):
+    """Ask a replica this no more; ``None``: nothing more."""
+
+    task: TaskKey
+    incarnation: int
+    question: Question | None = None
+
+
+class MarkStartedUp(msgspec.Struct, frozen=True):
+    """Remember over restarts that a replica has started up."""
+
+    task: TaskKey
+    incarnation: int
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -70,4 +99,4 @@ class Note(msgspec.Struct, frozen=True):
     text: str
 
 
-Output = SaveEpoch | Say | Launch | Stop | Record | ExtendLease | Forget | Note
+Output = SaveEpoch | Say | Launch | Stop | Ask | Hush | MarkStartedUp | Record | ExtendLease | Forget | Note

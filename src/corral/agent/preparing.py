@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from corral.agent import replicadir
 from corral.agent.affinity import CpuChooser
 from corral.agent.cgroup import CgroupSupport
 from corral.agent.config import AgentConfig
 from corral.agent.depot import Unwanted
 from corral.agent.environment import INHERITED, task_environment
+from corral.agent.ports import holder, port_is_free
 from corral.agent.shim import record
 from corral.agent.shim.handle import write_lease
 from corral.agent.taskdir import LEASE, WORK, marker, write_file
 from corral.agent.travelling import Packed, Travelling, setup_key
 from corral.agent.workview import ViewFailed, build_view
-from corral.model.errors import CorralError
+from corral.model.errors import CorralError, PortTaken
 from corral.model.ids import DeviceId
 from corral.model.messages import LaunchTask
 
@@ -79,8 +80,7 @@ class Preparer:
         Raises :class:`PreparationFailed`.
         """
         directory = self.directory(command)
-        if command.task.rank == 0 and command.master_port and not port_is_free(command.master_port):
-            raise PreparationFailed(f"the rendezvous port {command.master_port} is busy on this node")
+        self._check_port(command)
         try:
             os.mkdir(directory)  # noqa: PTH102 - strings all along: this runs for every task
         except OSError as error:
@@ -102,6 +102,20 @@ class Preparer:
             self._travelling.leave(directory)
             self._travelling.clear(directory)
 
+    @staticmethod
+    def _check_port(command: LaunchTask) -> None:
+        """See that the port on which the task will listen is free."""
+        try:
+            port = replicadir.port_of(command)
+        except replicadir.NotServable as error:
+            raise PreparationFailed(str(error)) from None
+        if port is not None:
+            if not port_is_free(port):
+                who = holder(port) or "another program"
+                raise PreparationFailed(f"{PortTaken.code}: port {port} of the service is in use by {who}")
+        elif command.task.rank == 0 and command.master_port and not port_is_free(command.master_port):
+            raise PreparationFailed(f"the rendezvous port {command.master_port} is busy on this node")
+
     def _prepare(
         self, command: LaunchTask, directory: str, deadline_boottime_s: float | None, wanted: Callable[[], bool]
     ) -> Prepared:
@@ -117,9 +131,11 @@ class Preparer:
                 spec["lease"] = self._lease(command, directory, deadline_boottime_s)
             cpus = self._bound_cpus(command, spec)
             spec["cpus"] = cpus
-            # In place: nobody reads it before the fork server is asked.
-            write_file(f"{directory}/{record.SPEC}", msgspec.json.encode(spec))
-        except (ViewFailed, CorralError, Unwanted) as error:
+            replicadir.lay(command, directory)
+            # In place: nobody reads it before the fork server is asked. Its environment may hold secrets.
+            write_file(f"{directory}/{record.SPEC}", msgspec.json.encode(spec), 0o600)
+        except (ViewFailed, CorralError, Unwanted, replicadir.NotServable) as error:
+            self.give_back(cpus, command.placement.cpus_milli)
             raise PreparationFailed(str(error)) from None
         except OSError as error:
             self.give_back(cpus, command.placement.cpus_milli)
@@ -161,7 +177,8 @@ class Preparer:
             "log_files": config.log_files,
             "max_duration_s": command.max_duration_s,
             "grace_s": command.grace_s,
-            "checkpoint_signal": command.checkpoint.signal if command.checkpoint is not None else None,
+            # The time of a replica before its SIGTERM is for the requests under way, not for a checkpoint.
+            "checkpoint_signal": command.checkpoint.signal if command.checkpoint and not command.serving else None,
             "checkpoint_grace_s": command.checkpoint.grace_s if command.checkpoint is not None else 0.0,
             "cgroup": self._cgroup(command, directory),
             "memory_mib": command.placement.memory_mib or None,
@@ -230,15 +247,3 @@ def make_dirs(path: str) -> None:
     except FileNotFoundError:
         make_dirs(path.rpartition("/")[0])
         make_dirs(path)
-
-
-def port_is_free(port: int) -> bool:
-    """Return whether a program could listen on a TCP port now; connections that are closing do not count."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            trial.bind(("", port))
-            trial.listen(1)
-        except OSError:
-            return False
-    return True

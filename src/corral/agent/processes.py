@@ -112,6 +112,11 @@ def start_ticks(pid: int) -> int | None:
     return None if stat is None else stat.start_ticks
 
 
+def began_s(ticks: int | None) -> float | None:
+    """Return a start time in seconds of CLOCK_BOOTTIME, on which the kernel counts it (proc(5))."""
+    return None if ticks is None else ticks / os.sysconf("SC_CLK_TCK")
+
+
 def boot_id() -> str:
     """Return the identifier of this boot: pids and start times of another boot mean nothing."""
     raw = read_small("/proc/sys/kernel/random/boot_id")

@@ -202,7 +202,7 @@ class Runner:
         if running is None:
             return
         before = running.stop
-        running.stop = StopOrder(order.reason, order.grace_s, order.saving_s)
+        running.stop = StopOrder(order.reason, order.grace_s, order.saving_s, order.message)
         if before is not None and before.kill_at is not None:
             # The same order comes again when the controller has not heard of the end: the patience runs on.
             if order.grace_s >= before.grace_s and order.saving_s >= before.saving_s:
@@ -219,7 +219,7 @@ class Runner:
         if order is None or running.ending or running.asked or order.kill_at is not None:
             return
         try:
-            told = TaskHandle(running.path).stop(order.reason, order.grace_s, order.saving_s)
+            told = TaskHandle(running.path).stop(order.reason, order.grace_s, order.saving_s, order.message)
         except OSError as error:
             _log.warning("task %s cannot be told to stop: %s", running.marker, error)
             told = False

@@ -40,6 +40,7 @@ class StopOrder(msgspec.Struct):
     reason: str
     grace_s: float
     saving_s: float = 0.0
+    message: str = ""
     kill_at: float | None = None
     kill_before: float | None = None
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
 
-from corral.agent import adoption, cgroup, leaders, taskdir
+from corral.agent import adoption, cgroup, leaders, replicadir, taskdir
 from corral.agent.affinity import CpuChooser
 from corral.agent.config import AgentConfig
 from corral.agent.core import AgentCore, Identity
@@ -35,8 +35,22 @@ from corral.agent.inputs import (
 from corral.agent.link import Link
 from corral.agent.machine import incarnation, machine_of
 from corral.agent.members import Members
-from corral.agent.outputs import ExtendLease, Forget, Launch, Note, Output, Record, SaveEpoch, Say, Stop
+from corral.agent.outputs import (
+    Ask,
+    ExtendLease,
+    Forget,
+    Hush,
+    Launch,
+    MarkStartedUp,
+    Note,
+    Output,
+    Record,
+    SaveEpoch,
+    Say,
+    Stop,
+)
 from corral.agent.preparing import Preparer
+from corral.agent.probing import Prober
 from corral.agent.release import Releases
 from corral.agent.retention import Kept, Retention, remove
 from corral.agent.returning import Returner
@@ -92,6 +106,7 @@ class Shell:
         self._runner = Runner(
             config, self._preparer, self._members, self._tell, self._releases.verify, self._held, self._returner
         )
+        self._prober = Prober(config.address, config.tasks_dir, self._tell)
         self._link = Link(
             config.engine_socket,
             on_connected=lambda: self._tell(Connected()),
@@ -132,6 +147,7 @@ class Shell:
             for task in (beats, stopped, *((self._removing,) if self._removing is not None else ())):
                 task.cancel()
             await self._link.stop()
+            await self._prober.stop()
             await self._runner.stop()
             if self._returner is not None:
                 await self._returner.stop()
@@ -167,6 +183,12 @@ class Shell:
                 self._runner.launch(output)
             case Stop():
                 self._runner.stop_task(output)
+            case Ask():
+                self._prober.ask(output)
+            case Hush():
+                self._prober.hush(output)
+            case MarkStartedUp(task, incarnation):
+                replicadir.mark_started_up(f"{self._config.tasks_dir}/{taskdir.marker(task, incarnation)}")
             case Record():
                 self._runner.record(output)
             case ExtendLease():

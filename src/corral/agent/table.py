@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import msgspec
 
 from corral.agent.inputs import KnownTask
+from corral.model.events import TaskEnded, TaskStarted
 from corral.model.ids import DeviceId, TaskKey
-from corral.model.job import TaskExit
+from corral.model.job import TaskExit, end_state
 from corral.model.messages import LaunchTask, TaskPhase, TaskReport
+from corral.model.service import ServingTask
 
 NEVER = -1
 
@@ -17,7 +19,7 @@ NEVER = -1
 class Entry(msgspec.Struct):
     """One incarnation of a task. ``waiting`` is its command while an older incarnation still runs here.
 
-    ``condemned`` was told to end at once.
+    ``stopping`` was told to end, ``condemned`` to do so at once. ``serving`` is set of a replica.
     """
 
     task: TaskKey
@@ -31,7 +33,9 @@ class Entry(msgspec.Struct):
     grace_s: float = 10.0
     waiting: LaunchTask | None = None
     device_failed: bool = False
+    stopping: bool = False
     condemned: bool = False
+    serving: ServingTask | None = None
 
     @property
     def ended(self) -> bool:
@@ -47,6 +51,26 @@ class Entry(msgspec.Struct):
         """Return what the controller is told about it."""
         return TaskReport(self.task, self.incarnation, self.phase, self.pid, self.started_at, self.exit)
 
+    def began(self, now: float) -> TaskStarted:
+        """Return the fact that its program runs."""
+        task = self.task
+        return TaskStarted(
+            at=now, job=task.job, gang=task.gang, incarnation=self.incarnation, rank=task.rank, pid=self.pid
+        )
+
+    def finished(self, exit_: TaskExit, now: float) -> TaskEnded:
+        """Return the fact that it ended."""
+        task = self.task
+        return TaskEnded(
+            at=exit_.ended_at if exit_.ended_at is not None else now,
+            job=task.job,
+            gang=task.gang,
+            incarnation=self.incarnation,
+            rank=task.rank,
+            state=end_state(exit_),
+            exit=exit_,
+        )
+
     @classmethod
     def of(cls, command: LaunchTask) -> Entry:
         """Return the entry of a task that is about to be launched."""
@@ -56,6 +80,7 @@ class Entry(msgspec.Struct):
             devices=tuple(share.uuid for share in command.placement.devices),
             lease_s=command.lease_s,
             grace_s=command.grace_s,
+            serving=command.serving if command.task.rank == 0 else None,
         )
 
     @classmethod
@@ -71,6 +96,7 @@ class Entry(msgspec.Struct):
             task.devices,
             task.lease_s,
             task.grace_s,
+            serving=task.serving,
         )
 
 

@@ -114,9 +114,9 @@ def replace_file(path: str, content: bytes) -> None:
     os.rename(temporary, path)  # noqa: PTH104 - strings all along
 
 
-def write_file(path: str, content: bytes) -> None:
+def write_file(path: str, content: bytes, mode: int = 0o644) -> None:
     """Write a small file in place. Raises ``OSError``."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         while content:
             content = content[os.write(descriptor, content) :]

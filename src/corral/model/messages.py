@@ -220,8 +220,8 @@ class LaunchTask(Command, frozen=True, kw_only=True, tag="launch"):
 class StopTask(Command, frozen=True, kw_only=True, tag="stop"):
     """Stop one task: SIGTERM, ``grace_s`` seconds, SIGKILL. Unknown tasks are reported as ended (shim-lost).
 
-    With ``saving_s`` above 0 it is first asked for a checkpoint, and has so long to end by itself. A replica of a
-    service is left alone for so long: it ends the requests that it has. Less time brings the end forward.
+    With ``saving_s`` above 0 it is first asked for a checkpoint, and has so long to end by itself. A replica is asked
+    for none: it has this time undisturbed, for the requests under way. A later order with less time shortens it.
     """
 
     task: TaskKey

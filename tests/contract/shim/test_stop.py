@@ -43,6 +43,46 @@ def test_a_task_that_ignores_sigterm_is_killed(world: ShimWorld) -> None:
     assert status["ran_s"] >= 0.3
 
 
+def test_a_task_without_a_checkpoint_signal_is_left_alone_so_long(world: ShimWorld) -> None:
+    handle = world.launch(script="trap 'echo ends; exit 3' TERM; echo up; sleep 0.3; echo done; sleep 60 & wait")
+    world.said(handle, "up")
+    assert handle.stop("cancelled", 30, saving_s=3600)
+    # It finishes what is under way, and then hears SIGTERM because a later order leaves it no more time.
+    world.said(handle, "done")
+    assert b"ends" not in log_of(handle)
+    assert handle.stop("cancelled", 30)
+    status = world.end(handle)
+    assert (status["cause"], status["exit_code"]) == ("cancelled", 3)
+    assert b"ends" in log_of(handle)
+
+
+def test_time_that_runs_out_ends_in_sigterm(world: ShimWorld) -> None:
+    handle = world.launch(argv=["sleep", "60"])
+    child_of(handle)
+    wait_until(lambda: world.event()["event"] == "started")
+    assert handle.stop("cancelled", 30, saving_s=0.3)
+    status = world.end(handle)
+    assert (status["cause"], status["signal"]) == ("cancelled", signal.SIGTERM)
+    assert status["ran_s"] >= 0.3
+
+
+def test_a_task_that_has_not_begun_has_nothing_under_way(world: ShimWorld) -> None:
+    setup = {"script": "echo setting up; sleep 60", "marker": str(world.directory / "setup")}
+    handle = world.launch(argv=["sleep", "60"], setup=setup)
+    world.said(handle, "setting up")
+    assert handle.stop("cancelled", 30, saving_s=3600)
+    assert world.end(handle)["cause"] == "cancelled"
+
+
+def test_an_order_may_explain_itself(world: ShimWorld) -> None:
+    handle = world.launch(argv=["sleep", "60"], grace_s=5)
+    child_of(handle)
+    assert handle.stop("unhealthy", 5, message="not alive: GET /alive: HTTP 500")
+    status = world.end(handle)
+    assert (status["cause"], status["message"]) == ("unhealthy", "stopped: unhealthy: not alive: GET /alive: HTTP 500")
+    assert log_of(handle) == b"corral: stopped: unhealthy: not alive: GET /alive: HTTP 500\n"
+
+
 def test_a_second_stop_shortens_the_first(world: ShimWorld) -> None:
     handle = world.launch(script=DEAF.replace("''", "'echo heard'"))
     world.said(handle, "deaf")

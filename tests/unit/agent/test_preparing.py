@@ -14,7 +14,8 @@ from corral.agent.affinity import CpuChooser
 from corral.agent.cgroup import CgroupSupport, Controller
 from corral.agent.config import AgentConfig
 from corral.agent.depot import Depot
-from corral.agent.preparing import PreparationFailed, Preparer, port_is_free
+from corral.agent.ports import port_is_free
+from corral.agent.preparing import PreparationFailed, Preparer
 from corral.agent.shim.lease import read_deadline
 from corral.agent.shim.spec import TaskSpec, parse
 from corral.agent.travelling import Travelling

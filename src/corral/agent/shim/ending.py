@@ -24,6 +24,7 @@ SHIM_LOST = "shim-lost"
 # Ends that are the program's own: the log needs no word about them.
 OWN = (EXITED, SIGNAL)
 
+_WORDS_MAX = 1000
 _REASON = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
 
@@ -79,7 +80,8 @@ class StopOrder(NamedTuple):
 def read_stop(order: dict[str, object] | None, grace_s: float) -> StopOrder:
     """Return a stop order (``stop.json``); ``None`` stands for its absence.
 
-    An order without a usable grace gets ``grace_s``, one without a usable reason is a cancellation.
+    An order without a usable grace gets ``grace_s``, one without a usable reason is a cancellation. It may bring words
+    of its own.
     """
     if order is None:
         message = "SIGTERM came without a stop order, as when the machine shuts down"
@@ -87,7 +89,9 @@ def read_stop(order: dict[str, object] | None, grace_s: float) -> StopOrder:
     reason = order.get("reason")
     cause = reason if isinstance(reason, str) and _REASON.fullmatch(reason) else CANCELLED
     given, saving = _seconds(order.get("grace_s")), _seconds(order.get("saving_s"))
-    return StopOrder(cause, f"stopped: {cause}", grace_s if given is None else given, saving or 0.0)
+    words = order.get("message")
+    more = f": {' '.join(words.split())[:_WORDS_MAX]}" if isinstance(words, str) and words else ""
+    return StopOrder(cause, f"stopped: {cause}{more}", grace_s if given is None else given, saving or 0.0)
 
 
 def _seconds(given: object) -> float | None:

@@ -56,14 +56,16 @@ class TaskHandle:
         """Return ``status.json``: how the task ended; ``None`` while it has not, or when its shim was killed."""
         return _read(self.directory / record.STATUS)
 
-    def stop(self, reason: str, grace_s: float, saving_s: float = 0.0) -> bool:
+    def stop(self, reason: str, grace_s: float, saving_s: float = 0.0, message: str = "") -> bool:
         """Order the task to end: SIGTERM, ``grace_s`` seconds, SIGKILL. Return whether the shim was told.
 
-        With ``saving_s`` above 0 it is first asked for a checkpoint, and has so long to end by itself.
+        With ``saving_s`` above 0 it is first asked for a checkpoint, and has so long to end by itself; one without a
+        checkpoint signal is left alone so long. ``message`` explains the reason.
         It was not when it is gone, or so young that it has not written ``shim.json``: then ask again while it lives.
         A later order with less grace shortens the first one.
         """
-        _replace(self.directory / record.STOP, json.dumps({"reason": reason, "grace_s": grace_s, "saving_s": saving_s}))
+        order = {"reason": reason, "grace_s": grace_s, "saving_s": saving_s, "message": message}
+        _replace(self.directory / record.STOP, json.dumps(order))
         return self._signal(signal.SIGTERM)
 
     def checkpoint(self) -> bool:

@@ -283,9 +283,14 @@ class Shim:
             self._reap()
 
     def _saving_s(self, wanted_s: float) -> float:
-        """Return how long a stopped task may take for a checkpoint, or, saving nothing, for what it has begun."""
-        refused = not wanted_s or (self._ending.kill_at is None and not self._tell("checkpoint"))
-        return 0.0 if refused and self._spec.checkpoint_signal is not None else wanted_s
+        """Ask a task that is stopped for a checkpoint; return how long it may take for it.
+
+        One that was given no signal for it has this time undisturbed, to finish what is under way.
+        """
+        if not wanted_s or self._ending.kill_at is not None:
+            return wanted_s
+        heard = self._started_at is not None if self._spec.checkpoint_signal is None else self._tell("checkpoint")
+        return wanted_s if heard else 0.0
 
     def _reap(self) -> None:
         for ended in self._tree.reap():
@@ -390,11 +395,6 @@ def live(spec: TaskSpec, path: str, directory: int, forked: int, boot_id: str) -
         if shim is not None:
             shim.fail(message)
         else:
-            status: dict[str, object] = {
-                "task": spec.task,
-                "incarnation": spec.incarnation,
-                "cause": endings.LAUNCH_FAILED,
-                "message": message,
-                "ended_at": time.time(),
-            }
+            identity: dict[str, object] = {"task": spec.task, "incarnation": spec.incarnation}
+            status = {**identity, "cause": endings.LAUNCH_FAILED, "message": message, "ended_at": time.time()}
             record.write_status(directory, status)

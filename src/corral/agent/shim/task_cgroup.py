@@ -69,6 +69,11 @@ class TaskCgroup:
         for path in self._paths():
             write_file(f"{path}/cgroup.procs", "0")
 
+    def admit(self, pid: int) -> None:
+        """Move another process into the groups, as far as that is possible."""
+        for path in self._paths():
+            try_write(f"{path}/cgroup.procs", str(pid))
+
     def pids(self) -> set[int]:
         """Return the processes in any of the groups."""
         found: set[int] = set()

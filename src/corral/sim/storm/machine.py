@@ -22,7 +22,19 @@ from corral.agent.inputs import (
     TaskFinished,
     TaskRemoved,
 )
-from corral.agent.outputs import ExtendLease, Forget, Launch, Output, Record, SaveEpoch, Say, Stop
+from corral.agent.outputs import (
+    Ask,
+    ExtendLease,
+    Forget,
+    Hush,
+    Launch,
+    MarkStartedUp,
+    Output,
+    Record,
+    SaveEpoch,
+    Say,
+    Stop,
+)
 from corral.appmaster.core import AppMasterCore
 from corral.model.ids import DeviceId, TaskKey
 from corral.model.job import Cause, TaskExit
@@ -31,6 +43,7 @@ from corral.model.resources import DeviceState, Health, NodeSpec
 from corral.sim.storm.clocks import HostClock
 from corral.sim.storm.course import Course
 from corral.sim.storm.gate import Gate
+from corral.sim.storm.questions import Questions
 from corral.sim.storm.relay import Relay, Session
 from corral.sim.storm.run import Run
 
@@ -74,6 +87,7 @@ class Machine:
         self._epoch = 0
         self._boots = 1
         self._gate = Gate(course)
+        self._questions = self._new_questions()
         self._starts = 0
         self._session: Session | None = None
 
@@ -89,6 +103,7 @@ class Machine:
         if not self.up or self.core is not None:
             return
         self._gate = Gate(self._course, closed=self.pauses)
+        self._questions = self._new_questions()
         self._starts += 1
         known = [self._known(run) for run in self.runs.values()]
         known += [
@@ -118,6 +133,14 @@ class Machine:
             devices=tuple(share.uuid for share in run.command.placement.devices),
             lease_s=run.command.lease_s,
             grace_s=run.command.grace_s,
+            serving=run.command.serving,
+            began_boottime_s=run.began_boottime_s,
+            started_up=run.started_up,
+        )
+
+    def _new_questions(self) -> Questions:
+        return Questions(
+            self._course, self._gate, lambda task, incarnation: self.runs.get((task, incarnation)), self.feed
         )
 
     def kill_agent(self) -> None:
@@ -179,22 +202,29 @@ class Machine:
                 self._launch(output)
             case Stop():
                 self._stop(output)
+            case Ask() | Hush():
+                self._questions.take(output)
             case Record(task, incarnation, exit_):
-                run = self.runs.get((task, incarnation))
-                if run is not None:
-                    run.exit, run.told = exit_, True
-                else:
-                    self.tombs[task, incarnation] = Tomb(exit_)
+                self._record(task, incarnation, exit_)
             case Forget(task, incarnation):
                 self._forget(task, incarnation)
             case SaveEpoch(epoch):
                 self._epoch = epoch
-            case ExtendLease(task, incarnation, deadline):
+            case ExtendLease(task, incarnation) | MarkStartedUp(task, incarnation):
                 run = self.runs.get((task, incarnation))
-                if run is not None:
-                    run.deadline = deadline
+                if run is not None and isinstance(output, ExtendLease):
+                    run.deadline = output.deadline_boottime_s
+                elif run is not None:
+                    run.started_up = True
             case _:
                 pass
+
+    def _record(self, task: TaskKey, incarnation: int, exit_: TaskExit) -> None:
+        run = self.runs.get((task, incarnation))
+        if run is not None:
+            run.exit, run.told = exit_, True
+        else:
+            self.tombs[task, incarnation] = Tomb(exit_)
 
     def _beat(self, start: int) -> None:
         if start == self._starts and self.core is not None:

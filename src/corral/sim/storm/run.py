@@ -72,6 +72,8 @@ class Run:
         self.going = False
         self.resumed_at = float("-inf")
         self.began_at: float | None = None
+        self.began_boottime_s: float | None = None
+        self.started_up = False
         self.exit: TaskExit | None = None
         self.told = False
         self.acknowledged = False
@@ -107,7 +109,7 @@ class Run:
     def fork(self) -> None:
         """The fork server makes the shim, and the shim the task."""
         self.forked = self.alive = self.shim = True
-        self.began_at = self._ground.clock.wall()
+        self.began_at, self.began_boottime_s = self._ground.clock.wall(), self._ground.clock.boottime()
         self._course.note(self._ground.name, f"runs {self}")
         self._ground.moved(self)
         if self._lease is not None:

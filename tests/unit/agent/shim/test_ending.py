@@ -58,6 +58,13 @@ def test_a_stop_order_says_how_long_a_checkpoint_may_take(said: object, saving_s
     assert read_stop({"reason": "preempted", "grace_s": 3, "saving_s": said}, 7.0).saving_s == saving_s
 
 
+def test_a_stop_order_brings_words_of_its_own_in_one_line() -> None:
+    order: dict[str, object] = {"reason": "unhealthy", "message": "not alive:\n GET /alive:\tHTTP 500"}
+    assert read_stop(order, 7.0).message == "stopped: unhealthy: not alive: GET /alive: HTTP 500"
+    assert read_stop({"reason": "unhealthy", "message": 5}, 7.0).message == "stopped: unhealthy"
+    assert len(read_stop({"reason": "unhealthy", "message": "x" * 5000}, 7.0).message) < 1100
+
+
 def test_every_cause_is_one_that_the_model_knows() -> None:
     from corral.agent.shim import ending
 
