@@ -21,7 +21,11 @@ from corral.ports.leadership import Answer, Ask, Candidate, Claim, LeaderRow, Lo
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """The times of leadership in seconds. ``drift`` is by how much a clock may run too fast or too slow (0.01: 1 %)."""
+    """The times of leadership in seconds. ``drift`` is by how much a clock may run too fast or too slow.
+
+    It is 1 %, more than ``policy.fencing`` allows for, since there is no constant part beside it: of so short a
+    lease it costs 45 ms on either side.
+    """
 
     lease_s: float = 4.5
     renew_s: float = 1.4

@@ -7,8 +7,9 @@ far the rates of two clocks differ (Gray and Cheriton, "Leases", SOSP 1989, sect
 
 The margin has two parts:
 
-- ``RATE_DIFFERENCE_MAX`` of the lease. A crystal is off by 0.01 % and the kernel lets a clock be disciplined by 0.05 %
-  (adjtimex(2)), so 1 % is ten times more than two machines can differ for long.
+- ``RATE_DIFFERENCE_MAX`` of the lease. A crystal is off by less than 0.01 % and the kernel lets a clock be disciplined
+  by 0.05 % (``MAXFREQ`` of 500 ppm; adjtimex(2), RFC 5905 appendix A.5.5.6), so two clocks that are wrong in opposite
+  directions, by crystal and discipline alike, differ by 0.12 %.
 - ``STOPPING_S`` for what does not grow with the lease: the shim looks up to a second late and freezes within 0.2 s, an
   agent that finds the task not frozen kills it within another two, and a time daemon that moves a clock fast by slewing
   (chrony's ``maxslewrate`` of 8 %) moves it by no more than the clock was wrong: up to ``SKEW_MAX_S`` on a node that
@@ -23,7 +24,7 @@ from statistics import median
 from corral.model.ids import NodeId
 from corral.model.job import Fencing
 
-RATE_DIFFERENCE_MAX = 0.01
+RATE_DIFFERENCE_MAX = 0.002
 """The rates of the clocks of two machines differ by at most this part."""
 
 STOPPING_S = 5.0

@@ -1,6 +1,6 @@
 """Machines that say they are one node: which of them is, and when the other may be.
 
-The numbers are those of ``test_silence``: an exclusive task is surely over 95.9 s after its node was heard.
+The numbers are those of ``test_silence``: an exclusive task is surely over 95.18 s after its node was heard.
 """
 
 from __future__ import annotations

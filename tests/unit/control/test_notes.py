@@ -30,7 +30,7 @@ def test_a_silent_node_says_what_is_waited_for() -> None:
     assert notes(world, home) == ("up", ())
     assert verdict(world) == f"runs on {home}"
     pass_time(world, 10.0, *others)
-    # Heard for the last time half a second before: 95.9 s from then.
+    # Heard for the last time half a second before: 95.18 s from then.
     assert notes(world, home) == ("suspect", ("1 exclusive task there: moved in 85 s, or on proof",))
     assert verdict(world) == (
         f"runs on {home}; {home} does not answer, silent for 10 s: moved when its lease is surely over, in 85 s, "
@@ -52,7 +52,7 @@ def test_a_controller_that_has_just_taken_over_counts_leases_from_its_first_look
         f"runs on {home}; {home} does not answer: moved when its lease is surely over, one lease from now, or on proof"
     )
     world.core.tick(world.now)
-    assert notes(world, home) == ("suspect", ("1 exclusive task there: moved in 96 s, or on proof",))
+    assert notes(world, home) == ("suspect", ("1 exclusive task there: moved in 95 s, or on proof",))
 
 
 def test_a_task_without_fencing_waits_for_nothing_but_its_node() -> None:

@@ -1,7 +1,7 @@
 """Suspect, lost, replaced: what silence, leases and proofs mean for nodes and for the tasks that run on them.
 
-With ``node_silent_s`` 5, ``node_lost_s`` 10 and a lease of 90 s the margin is 5 + 0.9 s: a node that is heard for the
-last time at 0 is suspect from 5, lost from 15, and its exclusive tasks are surely over at 95.9.
+With ``node_silent_s`` 5, ``node_lost_s`` 10 and a lease of 90 s the margin is 5 + 0.18 s: a node that is heard for the
+last time at 0 is suspect from 5, lost from 15, and its exclusive tasks are surely over at 95.18.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def test_an_exclusive_task_is_replaced_when_its_lease_is_surely_over() -> None:
     # That the node was given up, eighty seconds before, did not end it.
     [lost] = [fact for fact in world.journal if isinstance(fact, NodeLost)]
     [ended] = [fact for fact in world.journal if isinstance(fact, TaskEnded)]
-    assert 95.9 <= ended.at - heard_at <= 95.9 + 1.1
+    assert 95.18 <= ended.at - heard_at <= 95.18 + 1.1
     assert ended.at - lost.at > 79.0
     assert ended.exit.cause is Cause.NODE_LOST
     assert lost.node == home
@@ -181,7 +181,7 @@ def test_a_new_leader_counts_every_lease_from_its_takeover() -> None:
         hello_of(world, name)
     after = lost_after(world, 200.0, *others)
     assert after is not None
-    assert 95.9 <= after + 4.0 <= 95.9 + 1.6
+    assert 95.18 <= after + 4.0 <= 95.18 + 1.6
     assert again(world)
     assert world.core.book.state.nodes[NodeId(home)].lost
 

@@ -18,7 +18,10 @@ from corral.policy.fencing import RATE_DIFFERENCE_MAX, STOPPING_S, margin_s, pat
 SHIM_LOOKS_S = 1.0
 
 
-@pytest.mark.parametrize("lease_s, margin", [(0.0, 5.0), (10.0, 5.1), (90.0, 5.9), (86_400.0, 869.0)])
+@pytest.mark.parametrize(
+    "lease_s, margin",
+    [(0.0, 5.0), (10.0, 5.02), (90.0, 5.18), (5_000.0, 15.0), (86_400.0, 177.8)],
+)
 def test_the_margin_grows_with_the_lease(lease_s: float, margin: float) -> None:
     assert margin_s(lease_s) == pytest.approx(margin)
 
@@ -27,8 +30,8 @@ def test_the_margin_grows_with_the_lease(lease_s: float, margin: float) -> None:
     (Fencing.NONE, 90.0, None, -math.inf),
     (Fencing.NONE, None, None, -math.inf),
     (Fencing.EXCLUSIVE, None, None, math.inf),
-    (Fencing.EXCLUSIVE, 90.0, None, 1095.9),
-    (Fencing.EXCLUSIVE, 90.0, 1050.0, 1095.9),
+    (Fencing.EXCLUSIVE, 90.0, None, 1095.18),
+    (Fencing.EXCLUSIVE, 90.0, 1050.0, 1095.18),
     (Fencing.EXCLUSIVE, 90.0, 2800.0, 2800.0),
 ])  # fmt: skip
 def test_from_when_on_a_task_cannot_run_any_more(
@@ -134,8 +137,8 @@ def test_no_task_runs_when_it_may_be_started_elsewhere(
 
 @pytest.mark.parametrize("part, runs_on", [(0.0, True), (1.0, False)])
 def test_without_the_part_for_rates_two_would_run(part: float, runs_on: bool) -> None:
-    # The node's clock is 1 % slower: its 1,000 s are 1,010 s of the controller's.
-    lease_s, rate = 1000.0, 1.0 / (1.0 + RATE_DIFFERENCE_MAX)
+    # The node's clock is 0.2 % slower: its 10,000 s are 10,020 s of the controller's.
+    lease_s, rate = 10_000.0, 1.0 / (1.0 + RATE_DIFFERENCE_MAX)
     frozen_at = stops_at([(1.0, 1.0, 1.0)], lease_s, rate, [0.1])
-    assert frozen_at == pytest.approx(1011.0, abs=0.1)
+    assert frozen_at == pytest.approx(10_021.0, abs=0.1)
     assert (frozen_at > 1.0 + lease_s + STOPPING_S + part * RATE_DIFFERENCE_MAX * lease_s) is runs_on

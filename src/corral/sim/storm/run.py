@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Protocol
 
 from corral.agent.shim.lease import Act, LeaseWatch
@@ -14,6 +15,9 @@ from corral.sim.storm.course import Course
 from corral.sim.storm.gate import Gate
 
 LEASE_EVERY_S = 1.0
+LATE_S = 1.2
+"""So long after the end of a lease a shim may have frozen its task: it looks up to a second late, and freezing takes
+its time (``policy.fencing``)."""
 FREEZE_MAX_S = 60.0
 CHECKPOINT_MARGIN_S = 10.0
 
@@ -86,6 +90,8 @@ class Run:
         self._left_s = ground.clock.true_s(self.work.seconds)
         self._since = 0.0
         self._turn = 0
+        # Of its own: how late a shim is must not change what happens in the rest of a storm.
+        self._late_s = random.Random(str(self)).uniform(0.0, LATE_S)  # noqa: S311 - a simulation
         self._lease: LeaseWatch | None = None
         if command.lease_s is not None:
             grace_s = command.checkpoint.grace_s if command.checkpoint is not None else 0.0
@@ -189,7 +195,8 @@ class Run:
         elif act is Act.EXPIRE:
             self._end(Cause.LEASE_EXPIRED, "no contact for too long")
             return
-        wait_s = min(LEASE_EVERY_S, self._lease.next_s(now, self.deadline) or LEASE_EVERY_S)
+        next_s = self._lease.next_s(now, self.deadline)
+        wait_s = LEASE_EVERY_S if next_s is None or next_s > LEASE_EVERY_S else next_s + self._late_s
         self._course.after(self._ground.clock.true_s(wait_s) + 1e-6, lambda: self.gate.let(self._watch_lease))
 
     def freeze(self, who: str) -> None:
