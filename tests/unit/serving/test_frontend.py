@@ -82,7 +82,7 @@ def test_a_front_end_follows_watches_and_goes_on_alone(tmp_path: Path) -> None:
             controller.say(RoutingTable(2, "both", both))
             await until(lambda: any(len(one.loads) == 2 for one in controller.reports))
             for host in ("shop", "chat"):
-                bodies = set()
+                bodies: set[bytes] = set()
                 while bodies != {b"a", b"b"}:
                     bodies.add((await call(port, host)).body)
             assert load_table(kept).digest == "both"

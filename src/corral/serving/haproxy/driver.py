@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
@@ -133,9 +134,10 @@ class Driver:
         try:
             await work()
         except (CorralError, OSError) as error:
-            if self._problems.get(what) != str(error):
-                log.warning("%s", error)
-            self._problems[what] = str(error)
+            said = _said(error)
+            if self._problems.get(what) != said:
+                log.warning("%s", said)
+            self._problems[what] = said
             return False
         self._problems[what] = ""
         return True
@@ -148,6 +150,10 @@ class Driver:
             rendered = render(self._config, self._desired())
             said = [f"service {name} is left out: {why}" for name, why in sorted(self._left_out.items())]
             self._problems["services"] = "; ".join([*rendered.problems, *said])
+            if self._running.master is not None and not self._running.does(rendered):
+                # An idle process is gone as soon as another one has followed it, with all that it counted.
+                with contextlib.suppress(ProxyFault):
+                    await self._count()
             try:
                 complaints = await self._running.bring_to(rendered)
             except Refused as refused:
@@ -173,7 +179,7 @@ class Driver:
         if not named or "" in named:
             raise refused
         for service in named:
-            self._left_out[service] = refused.refusal.message
+            self._left_out[service] = _said(refused)
 
     async def _resolve(self) -> None:
         """Find the addresses of hosts: servers that are added to a running proxy are not looked up by it."""
@@ -200,12 +206,12 @@ class Driver:
             owner = owners.setdefault(port, route.service)
             if owner != route.service:
                 whose = f"service {owner}" if owner else "the front end"
-                said.append(str(PortTaken(f"port {port} of service {route.service} is that of {whose}")))
+                said.append(_said(PortTaken(f"port {port} of service {route.service} is that of {whose}")))
                 if not owner:
                     taken.add(port)
             elif port not in self._running.ports and listening.taken(self._config.address, port):
                 taken.add(port)
-                said.append(str(PortTaken(f"port {port} of service {route.service} is in use by another program")))
+                said.append(_said(PortTaken(f"port {port} of service {route.service} is in use by another program")))
         self._ports_taken = frozenset(taken)
         self._problems["ports"] = "; ".join(said)
 
@@ -244,7 +250,9 @@ class Driver:
             await asyncio.sleep(TEND_S)
             turn += 1
             async with self._turn:
-                if self._running.leaving:
+                if not self._running.leaving:
+                    self._problems["leaving"] = ""
+                elif self._running.master is not None:
                     await self._try("leaving", self._remove)
                 if turn % AGAIN_EVERY == 0:
                     renewed = self._follow_certificate()
@@ -272,9 +280,13 @@ class Driver:
         try:
             certificate, expires_at = certificates.load(tls, now)
         except CorralError as error:
-            self._problems["certificate"] = str(error)
+            self._problems["certificate"] = _said(error)
             return False
         self._problems["certificate"] = certificates.expiry(tls, expires_at, now)
         renewed = certificate != self._certificate
         self._certificate, self._expires_at = certificate, expires_at
         return renewed
+
+
+def _said(error: CorralError | OSError) -> str:
+    return f"{error.code}: {error}" if isinstance(error, CorralError) else str(error)

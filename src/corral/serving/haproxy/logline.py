@@ -48,6 +48,16 @@ class AccessLine(msgspec.Struct, frozen=True):
         return int(self.retries.lstrip("+") or 0)
 
 
+def read_line(line: bytes) -> AccessLine | None:
+    """Read a line of the log; ``None`` for what the proxy says of itself, in no form, on the same way."""
+    try:
+        return _DECODER.decode(line)
+    except msgspec.MsgspecError:
+        return None
+
+
+_DECODER = msgspec.json.Decoder(AccessLine)
+
 LOG_FORMAT = (
     '{"at":%Ts%ms,"client":"%ci","id":"%[var(txn.id),json(utf8s)]","service":"%[var(txn.service),json(utf8s)]",'
     '"tenant":"%[var(txn.tenant),json(utf8s)]","server":"%s","told":"%[var(txn.replica),json(utf8s)]","method":"%[var(txn.method),json(utf8s)]",'

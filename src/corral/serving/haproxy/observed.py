@@ -12,7 +12,7 @@ import msgspec
 
 from corral.model.errors import ProxyFault
 from corral.model.ids import ServiceName
-from corral.serving.haproxy.servers import Server
+from corral.serving.haproxy.servers import HOLDER, Server
 
 IN_MAINTENANCE = 0x01
 """``SRV_ADMF_FMAINT``: somebody put it there, or it was added and not enabled yet."""
@@ -50,7 +50,7 @@ def parse_servers(text: str) -> dict[ServiceName, dict[str, Present]]:
     for line in lines[2:]:
         row = dict(zip(names, line.split(), strict=False))
         service = _service_of(row["be_name"])
-        if service is None:
+        if service is None or row["srv_name"] == HOLDER:
             continue
         address, port = row["srv_addr"], row["srv_port"]
         place = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
@@ -73,12 +73,11 @@ def parse_rows(text: str) -> dict[Key, Row]:
         if service is None:
             continue
         whole = row["svname"] == "BACKEND"
-        requests = row["req_tot"] if whole else row["stot"]
         errors = _number(row["hrsp_5xx"]) if whole else _errors(row)
         outstanding = _number(row["scur"]) + (0 if whole else _number(row["qcur"]))
         up = row["status"].startswith(("UP", "no check", "NOLB", "DRAIN"))
         found[service, "" if whole else row["svname"]] = Row(
-            up, outstanding, _number(requests), errors, _number(row["wretr"])
+            up, outstanding, _number(row["stot"]), errors, _number(row["wretr"])
         )
     return found
 

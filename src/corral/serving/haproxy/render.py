@@ -22,7 +22,7 @@ from corral.model.routes import GUARD_HEADER, REPLICA_HEADER, SERVICE_HEADER, TE
 from corral.model.service import Balance, Guard, Retry
 from corral.serving.haproxy.config import BODY_HELD_BYTES, BUFFER_BYTES, LOG_RING_BYTES, ProxyConfig
 from corral.serving.haproxy.logline import LOG_FORMAT
-from corral.serving.haproxy.servers import Server, servers_of
+from corral.serving.haproxy.servers import HOLDER, Server, servers_of
 from corral.serving.haproxy.template import configuration
 
 CONFIGURATION = "haproxy.cfg"
@@ -113,8 +113,9 @@ def render(config: ProxyConfig, desired: Desired) -> Rendered:
     for route in routes:
         service = route.service
         ejected = desired.ejected.get(service, ())
-        servers[service] = servers_of(route, ejected, _secret_files(route, named), desired.addresses)
-        services.append(_service(config, route))
+        secret_files = _secret_files(route, named)
+        servers[service] = servers_of(route, ejected, secret_files, desired.addresses)
+        services.append(_service(config, route) | {"files": secret_files})
     text = configuration().render(**words, services=[s | {"servers": servers[s["name"]]} for s in services])
     bare = configuration().render(**words, services=[s | {"servers": ()} for s in services])
     reasons: dict[str, str] = {r.service: quote_plus(r.reason) for r in routes if r.reason}
@@ -215,6 +216,7 @@ def _settings(
         "binds": binds,
         "certificate": certificate,
         "log_format": LOG_FORMAT,
+        "holder": HOLDER,
         "guard_header": GUARD_HEADER,
         "replica_header": REPLICA_HEADER,
         "service_header": SERVICE_HEADER,

@@ -57,12 +57,16 @@ class Running:
         self.master, self.worker = master, there.worker or 0
         self.ports = frozenset(int(port) for port in _BIND.findall(configuration))
 
+    def does(self, rendered: Rendered) -> bool:
+        """Return whether the process that accepts can be told the rest."""
+        return self._current and self.good is not None and self.good.digest == rendered.digest
+
     async def bring_to(self, rendered: Rendered) -> list[str]:
         """Let the proxy do what was rendered; return what it said against single commands.
 
         Raises ``Refused`` when it does not take it: what ran goes on. Else ``ProxyFault`` and ``PortTaken``.
         """
-        if not self._current or self.good is None or self.good.digest != rendered.digest:
+        if not self.does(rendered):
             await self._check(rendered)
             await self._take_over(rendered)
         return await self._tell(rendered)

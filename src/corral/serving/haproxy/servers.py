@@ -12,6 +12,9 @@ import msgspec
 from corral.model.routes import Backend, Route
 from corral.model.service import Balance, Guard
 
+HOLDER = "files"
+"""The name of a server that never serves: it holds the files that others will name."""
+
 WEIGHT_MAX = 256
 WEIGHT = 100
 CHECK_EVERY = "inter 200ms fall 2 rise 2"

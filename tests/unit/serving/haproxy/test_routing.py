@@ -11,9 +11,8 @@ from msgspec.structs import replace
 
 from corral.model.ids import TenantId
 from corral.model.service import Balance, Guard
-from tests.unit.serving.haproxy.world import PLAIN, World, backend, error_code, free_port, in_world, route
+from tests.unit.serving.haproxy.world import PLAIN, World, backend, becomes, error_code, free_port, in_world, route
 from tests.unit.serving.relay.world import Reply, answers
-from tests.waiting import wait_until_async
 
 LISTEN = free_port()
 
@@ -147,7 +146,7 @@ async def test_every_request_is_in_the_log(world: World) -> None:
     await world.serve(one)
     await world.call("POST", '/x"y\\?secret=1', {"X-Api-Key": "k", "X-Request-Id": 'i"1'}, b"12345")
     await world.call("GET", "/", {"Host": "nobody"})
-    await wait_until_async(lambda: len(world.lines) == 2, what="two lines")
+    await becomes(lambda: len(world.lines) == 2, "two lines")
     line, lost = world.lines
     assert (line.service, line.tenant, line.replica, line.status) == ("shop", "a", "r1", 200)
     assert (line.method, line.path, line.id, line.ended) == ("POST", '/x"y\\', 'i"1', "--")

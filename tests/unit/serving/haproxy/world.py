@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import json
 import shutil
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,9 @@ from corral.model.service import Guard, Scaling, Secrets, Traffic
 from corral.serving.access.reader import AccessLog
 from corral.serving.haproxy.config import ProxyConfig
 from corral.serving.haproxy.driver import Driver
-from corral.serving.haproxy.logline import AccessLine
+from corral.serving.haproxy.logline import AccessLine, read_line
 from tests.unit.serving.relay.world import Replica, Reply, Serve, read_reply
+from tests.waiting import wait_until_async
 
 SHOP = ServiceName("shop")
 PLAIN = Traffic(keys=False, guard=Guard.NONE)
@@ -55,7 +55,8 @@ class World:
     @property
     def lines(self) -> list[AccessLine]:
         """Return the lines of the access log so far."""
-        return [AccessLine(**json.loads(line)) for line in self._log_file.read_bytes().splitlines()]
+        lines = map(read_line, self._log_file.read_bytes().splitlines())
+        return [line for line in lines if line is not None]
 
     async def start(self) -> None:
         await self.access.start()
@@ -118,6 +119,11 @@ class World:
             writer.close()
 
 
+async def becomes(holds: Callable[[], bool | Awaitable[bool]], what: str) -> None:
+    """Wait until something holds."""
+    await wait_until_async(holds, what=what)
+
+
 def backend(replica: Replica, **more: Any) -> Backend:
     return Backend(replica.name, JobId("1"), 1, more.pop("revision", 1), "127.0.0.1", replica.port, **more)
 
@@ -129,9 +135,11 @@ def error_code(reply: Reply) -> object:
 
 
 @contextlib.asynccontextmanager
-async def world(**settings: Any) -> AsyncIterator[World]:
+async def world(*, with_relay: bool = False, **settings: Any) -> AsyncIterator[World]:
     folder = Path(tempfile.mkdtemp(prefix="cp", dir="/tmp"))
     config = ProxyConfig(folder / "p", port=free_port(), access_log=folder / "log.sock", threads=1)
+    if with_relay:
+        settings["relay"] = folder / "relay.sock"
     made = World(folder, replace(config, **settings))
     try:
         await made.start()
