@@ -39,6 +39,9 @@ class Backend(Protocol):
     def locked(self, connection: Connection) -> None:
         """Keep others from changing the schema during this transaction."""
 
+    def clear(self, connection: Connection) -> None:
+        """End transactions that hold the leader's row although their controllers have given them up."""
+
     def check(self, connection: Connection) -> None:
         """Check the database as a whole; raise ``StoreCorrupt``."""
 

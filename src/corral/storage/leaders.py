@@ -43,6 +43,9 @@ class SqlLeaderStore:
     def campaign(self, me: Candidate, ask: Ask) -> Answer:
         """Do one ask in one transaction."""
         with self._transaction("ask who leads in") as connection:
+            if isinstance(ask, Claim):
+                # Who claims has watched the row for a whole lease: what holds it now is of no use to anybody.
+                self._backend.clear(connection)
             change = _change(me, ask)
             done = True if change is None else connection.execute(change).rowcount == 1
             return Answer(LeaderRow(*connection.execute(_row).one()), done)

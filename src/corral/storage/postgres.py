@@ -1,13 +1,17 @@
 """PostgreSQL under the store: connecting, creating, bounded waiting, its errors in plain words.
 
-Every wait for the server has an end on this side (``LIMIT_S``), also where the network swallows what is sent; and what
-a controller leaves behind on the server, a transaction with the lock on the leader's row say, ends there by itself.
+Every wait for the server has an end on this side (``LIMIT_S``), also where the network swallows what is sent. What a
+controller leaves behind on the server, a transaction with the lock on the leader's row say, ends there by itself:
+between two commands by ``idle_in_transaction_session_timeout``, in the middle of one (several are sent at once, and a
+cut may swallow the last of them) when the client's machine answers no more, by the server's own keepalives. Where it
+still answers, because only the process was stopped, whoever claims the lead ends what is in the way.
 READ COMMITTED writes: an UPDATE that waited for another transaction looks at the row again (PostgreSQL manual, 13.2.1),
 which is what compare-and-append needs. REPEATABLE READ reads: a recovery sees one state.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +39,8 @@ from corral.storage.store import SqlStore
 if TYPE_CHECKING:
     import psycopg
 
+_log = logging.getLogger(__name__)
+
 LIMIT_S: Final = 4.0
 PROMPT_S: Final = 2.0
 PATIENT_S: Final = 120.0
@@ -43,8 +49,18 @@ VERSION_MIN: Final = 120_000
 _CREATING: Final = 0x636F7272616C  # "corral": the advisory lock under which tables are made
 _OPTIONS: Final = (
     "-c lock_timeout=4000 -c idle_in_transaction_session_timeout=3000 -c default_transaction_read_only=off "
-    "-c client_min_messages=warning"
+    "-c client_min_messages=warning "
+    "-c tcp_keepalives_idle=2 -c tcp_keepalives_interval=1 -c tcp_keepalives_count=3 -c tcp_user_timeout=4000"
 )
+_LEFT_BEHIND: Final = text(
+    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = current_user"
+    " AND xact_start < clock_timestamp() - make_interval(secs => :limit_s) AND pid IN"
+    " (SELECT pid FROM pg_locks WHERE locktype = 'relation' AND relation = 'leadership'::regclass"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    " AND mode = 'RowExclusiveLock' AND granted AND pid <> pg_backend_pid())"
+)
+"""Ends the sessions whose transaction has changed the leader's row, or waits to, for longer than anybody waits."""
+
 _RESTORE: Final = "restore a backup of the database"
 _LIMIT: Final = "limit_s"
 _READS: Final = {"isolation_level": "REPEATABLE READ"}
@@ -148,6 +164,11 @@ class PostgresBackend:
         self._limited(connection, PATIENT_S)
         connection.execute(text(f"SET LOCAL lock_timeout = '{PATIENT_S:g}s'"))
         connection.execute(select(func.pg_advisory_xact_lock(_CREATING)))
+
+    def clear(self, connection: Connection) -> None:
+        """End what has been writing for so long that its controller has given it up. For who may claim the lead."""
+        if connection.scalar(_LEFT_BEHIND, {"limit_s": LIMIT_S}):
+            _log.warning("ended what an earlier leader left behind in %s", self.name)
 
     def check(self, connection: Connection) -> None:
         """Check that the server is one that keeps what it has committed. Raises ``StateUnusable``."""

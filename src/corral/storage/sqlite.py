@@ -83,6 +83,9 @@ class SqliteBackend:
     def locked(self, connection: Connection) -> None:
         """Do nothing: who writes has locked the whole database."""
 
+    def clear(self, connection: Connection) -> None:
+        """Do nothing: a lock ends with the process that has it, and one that hangs may not be passed over."""
+
     def check(self, connection: Connection) -> None:
         """Read the database through when it is small enough; raise ``StoreCorrupt`` with the first complaint."""
         if self._path.stat().st_size > self._check_mib_max * _MIB:
