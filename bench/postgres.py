@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 USER = "postgres"
-READY_S = 30.0
+READY_S = 120.0
+"""After a crash a server first flushes every file that it has: a thousand for each database that tests have made."""
 
 
 def binaries() -> Path | None:
