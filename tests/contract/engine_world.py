@@ -58,7 +58,7 @@ class World:
     # ---- what an engine has to bring -------------------------------------------------------------------------------
 
     def make_engine(self) -> Engine:
-        return LocalEngine(self.state_dir / "e.sock", self.state_dir, NodeFiles())
+        return LocalEngine(self.state_dir / "e.sock", self.state_dir, NodeFiles(), self.epoch)
 
     def start_agent(self, node: NodeId = NODE) -> None:
         self._agents[node] = self._spawn_agent(node)

@@ -7,8 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
-
+from corral.agent import pulse
 from corral.devices.simulated import edit_state
 from corral.model.ids import NodeId
 from corral.model.job import Cause
@@ -177,8 +176,7 @@ def test_a_node_has_one_agent(scene: Scene) -> None:
     scene(scenario)
 
 
-@pytest.mark.parametrize("frozen", [False, True], ids=["agent alive", "agent stopped"])
-def test_fencing_proves_that_nothing_runs(scene: Scene, tmp_path: Path, frozen: bool) -> None:
+def test_fencing_proves_that_nothing_runs_where_the_agent_hangs(scene: Scene, tmp_path: Path) -> None:
     child = tmp_path / "child"
     other = NodeId("node-2")
 
@@ -189,11 +187,12 @@ def test_fencing_proves_that_nothing_runs(scene: Scene, tmp_path: Path, frozen: 
         mine = await world.until_phase(1, TaskPhase.RUNNING)
         others = await world.until_phase(2, TaskPhase.RUNNING)
         await world.until(lambda: child.exists() and child.read_text().strip())
-        if frozen:
-            os.kill(world.agent_pid(), signal.SIGSTOP)
-            # It lies in the agent's socket when the agent dies: nothing of it may ever start.
-            world.engine.send(world.launch(3, "sleep", "600", devices=(1,)))
+        os.kill(world.agent_pid(), signal.SIGSTOP)
+        # It lies in the agent's socket when the agent dies: nothing of it may ever start.
+        world.engine.send(world.launch(3, "sleep", "600", devices=(1,)))
         shim = world.shim_pid(1)
+        # Until its pulse has been away for long enough it may live for all that its machine knows.
+        await world.until(lambda: not pulse.is_felt(world.config(NODE).node_dir))
         assert await world.engine.fence(NODE)
         assert mine.pid is not None
         assert others.pid is not None
@@ -203,5 +202,24 @@ def test_fencing_proves_that_nothing_runs(scene: Scene, tmp_path: Path, frozen: 
         await world.until(world.gone)
         # The dead node's log is still there, and complete.
         assert await whole_log(world, 1) == b"said\n"
+
+    scene(scenario)
+
+
+def test_an_agent_that_lives_is_not_fenced(scene: Scene) -> None:
+    """The way to it was broken, and is there again a moment before its hello: fencing it would kill what goes on."""
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        world.engine.send(world.launch(1, "sleep", "600"))
+        running = await world.until_phase(1, TaskPhase.RUNNING)
+        agent, before = world.agent_pid(), len(world.hellos())
+        await world.stop_engine()
+        await world.start_engine()
+        assert not await world.engine.fence(NODE)
+        await world.until(lambda: len(world.hellos()) > before)
+        assert running.pid is not None
+        assert alive(running.pid)
+        assert alive(agent)
 
     scene(scenario)

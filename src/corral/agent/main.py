@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from corral.agent import processes, taskdir
+from corral.agent import processes, pulse, taskdir
 from corral.agent.claim import only_agent
 from corral.agent.config import AgentConfig
 from corral.agent.shell import Shell
@@ -65,4 +65,5 @@ def _alone(config: AgentConfig) -> Iterator[None]:
         pid = os.getpid()
         identity = {"pid": pid, "start_ticks": processes.start_ticks(pid), "boot_id": processes.boot_id()}
         taskdir.write_json(config.node_dir, PID_NAME, identity)
+        pulse.beat(config.node_dir)
         yield

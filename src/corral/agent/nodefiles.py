@@ -6,6 +6,7 @@ Needs no living agent. The local engine gets these as an object, for it does not
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import signal
 import time
@@ -13,13 +14,15 @@ from pathlib import Path
 
 import msgspec
 
-from corral.agent import adoption, leaders, processes, taskdir
+from corral.agent import adoption, leaders, processes, pulse, taskdir
 from corral.agent.claim import LOCK_NAME
 from corral.agent.machine import machine_of
 from corral.agent.main import PID_NAME
 from corral.agent.shim import record
 from corral.agent.shim.handle import TaskHandle
 from corral.agent.shim.log_reader import LogPiece, read_log
+
+_log = logging.getLogger(__name__)
 
 AGENT_PATIENCE_S = 5.0
 SHIM_PATIENCE_S = 2.0
@@ -53,13 +56,18 @@ class NodeFiles:
         of the machine that the node is: any other one, which may have its name by now, is left alone and proves
         nothing, and so does one that has lost the node's directory. Without it the node can only be here.
         ``epoch`` is that of the leader who asks (``None``: this machine itself does): a node that has heard a newer one
-        is left alone, and after this it refuses older ones.
+        is left alone, and after this it refuses older ones. No leader's word kills an agent that lives: the way to it
+        was broken, perhaps a moment ago. It says hello when there is one, and until then its tasks keep to their
+        leases.
         """
         if machine and machine_of(node_dir.parent.parent) != machine:
             return False
         if not node_dir.is_dir():
             return not machine
         if epoch is not None and epoch < leaders.newest_epoch(node_dir):
+            return False
+        if epoch is not None and pulse.is_felt(node_dir):
+            _log.warning("node %s is not fenced: its agent lives", node_dir.name)
             return False
         lock = os.open(node_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
 
-from corral.agent import adoption, cgroup, leaders, replicadir, taskdir
+from corral.agent import adoption, cgroup, leaders, pulse, replicadir, taskdir
 from corral.agent.affinity import CpuChooser
 from corral.agent.config import AgentConfig
 from corral.agent.core import AgentCore, Identity
@@ -125,8 +125,10 @@ class Shell:
         config.data_dir.mkdir(exist_ok=True)
         found = adoption.scan(config.tasks_dir, self._retention.load())
         self._retention.open(found.kept)
+        pulse.beat(config.node_dir)
         await self._clear({one.marker for one in found.running})
         self._sampler.start()
+        pulse.beat(config.node_dir)
         devices = await self._discover()
         identity = self._identity(devices)
         self._core = AgentCore(identity, self._factory, found.known, leaders.newest_epoch(self._config.node_dir))
@@ -265,6 +267,7 @@ class Shell:
             await asyncio.sleep(due - time.monotonic())
 
     def _beat(self) -> None:
+        pulse.beat(self._config.node_dir)
         self._runner.tend()
         self._releases.give_up()
         self._sampler.request()

@@ -18,5 +18,6 @@ class NodeFiles(Protocol):
     def fence(self, node_dir: Path, machine: str, epoch: int | None) -> bool:
         """Kill everything of a node if this is its machine; return whether it is proven that nothing is left.
 
-        ``epoch`` is that of the leader who asks: for an older one than the node has heard nothing is done.
+        ``epoch`` is that of the leader who asks: for an older one than the node has heard nothing is done, and for none
+        while the agent of the node lives.
         """

@@ -75,6 +75,27 @@ def test_a_machine_that_was_switched_off_and_on_proves_that_its_tasks_are_dead(f
     assert crowd.never_twice("proven")
 
 
+def test_what_is_reached_again_within_its_lease_goes_on(five: Machines, crowd: Crowd) -> None:
+    """The engine reaches the machine before its agent has said hello: that is no proof that the agent hangs."""
+    crowd.start("cut", "n1", lease=600)
+    crowd.start("bereft", "n2", lease=600)
+    one, two = five.hosts["n1"], five.hosts["n2"]
+    one.cut()
+    two.cut()
+    try:
+        for pid in five.named("n2", "raylet/raylet"):
+            os.kill(pid, signal.SIGKILL)
+        for node in ("n1", "n2"):
+            crowd.await_state(node, "lost")
+    finally:
+        one.mend()
+        two.mend()
+    for node in ("n1", "n2"):
+        crowd.await_state(node, "up")
+    assert crowd.outlives("cut", 5)
+    assert crowd.outlives("bereft", 5)
+
+
 def test_a_killed_shim_moves_its_task_and_a_killed_agent_does_not(five: Machines, crowd: Crowd) -> None:
     moves = crowd.start("moves", "n2", lease=600)
     crowd.start("stays", "n3", lease=LEASE_S)

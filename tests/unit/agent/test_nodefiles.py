@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+from corral.agent import pulse
 from corral.agent.machine import MACHINE_NAME, machine_of
 from corral.agent.nodefiles import NodeFiles
 
@@ -87,3 +90,39 @@ def test_a_deposed_leader_kills_nothing(heard: str, asks: int | None, fenced: bo
     finally:
         task.kill()
         task.wait()
+
+
+@pytest.mark.parametrize("age_s, asks, fenced", [
+    # It is at work, and only the way to it was broken.
+    (0.0, 3, False),
+    (8.0, 3, False),
+    # It hangs or is dead.
+    (12.0, 3, True),
+    (None, 3, True),
+    # The pulse of an earlier boot, of a machine that was up for longer then.
+    (-5000.0, 3, True),
+    # `corral leave --force` on the machine itself knows that it lives.
+    (0.0, None, True),
+])  # fmt: skip
+def test_no_leader_kills_an_agent_that_lives(
+    age_s: float | None, asks: int | None, fenced: bool, tmp_path: Path
+) -> None:
+    node_dir = machine(tmp_path / "state", None, "n1")
+    if age_s is not None:
+        pulse.beat(node_dir)
+        beaten = time.clock_gettime(time.CLOCK_BOOTTIME) - age_s
+        os.utime(node_dir / pulse.PULSE_NAME, (beaten, beaten))
+    task = subprocess.Popen(["/bin/sleep", "600"], env={"CORRAL_TASK_DIR": f"{node_dir}/tasks/1.0.0.1"})
+    try:
+        assert NodeFiles().fence(node_dir, epoch=asks) is fenced
+        assert (task.wait(30.0) == -signal.SIGKILL) if fenced else (task.poll() is None)
+    finally:
+        task.kill()
+        task.wait()
+
+
+def test_a_beat_is_felt(tmp_path: Path) -> None:
+    assert not pulse.is_felt(tmp_path)
+    pulse.beat(tmp_path)
+    assert pulse.is_felt(tmp_path)
+    pulse.beat(tmp_path / "gone")
