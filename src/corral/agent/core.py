@@ -183,6 +183,7 @@ class AgentCore:
                 memory_free_mib=self._load.memory_free_mib,
                 contact_boottime_s=self._leases.contact_s,
                 readiness=self._replicas.readiness(),
+                unfit=self._load.unfit,
             )
             self._outputs.append(Say(heartbeat))
 

@@ -104,12 +104,16 @@ class ShardsListed(msgspec.Struct, frozen=True):
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """A second has passed. ``wall_s`` is the machine's wall clock, which may jump."""
+    """A second has passed. ``wall_s`` is the machine's wall clock, which may jump.
+
+    ``unfit`` says why no task can begin.
+    """
 
     wall_s: float
     usage: tuple[Usage, ...] = ()
     load_1m: float | None = None
     memory_free_mib: int | None = None
+    unfit: str = ""
 
 
 class TaskRemoved(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from typing import Any
 
 from corral.agent import processes, taskdir, usage
 from corral.agent.config import AgentConfig
+from corral.agent.fitness import Fitness
 from corral.agent.forklink import ALREADY_FORKED, UNREACHABLE, ForkAnswer, ForkLink
 from corral.agent.guarding import boottime_s, is_overdue, runs_free
 from corral.agent.inputs import Input, LaunchFailed, TaskBegan, TaskFinished
@@ -63,6 +64,7 @@ class Runner:
         tell: Callable[[Input], None],
         verify: Verify,
         held: dict[DeviceId, int],
+        fitness: Fitness,
         returner: Returner | None = None,
     ) -> None:
         """``verify`` calls back when an ended task's devices are free, or with what they still hold.
@@ -76,6 +78,7 @@ class Runner:
         self._members = members
         self._tell = tell
         self._verify = verify
+        self._fitness = fitness
         self._returner = returner
         self._running: dict[str, Running] = {}
         self._forks = ForkLink(config.fork_socket)
@@ -176,6 +179,7 @@ class Runner:
         self._preparer.give_back(running.cpus, running.cpus_milli)
         if self._returner is not None:
             self._returner.forget(running)
+        cause, message = self._fitness.judge(cause, message)
         self._tell(LaunchFailed(running.task, running.incarnation, message, cause))
 
     def _hold(self, running: Running) -> None:
@@ -357,7 +361,7 @@ class Runner:
 
     def _finish(self, running: Running, exit_: TaskExit, problem: str | None) -> None:
         self._preparer.give_back(running.cpus, running.cpus_milli)
-        exit_ = with_problem(exit_, problem)
+        exit_ = with_problem(self._fitness.judge_end(exit_), problem)
         if self._returner is None:
             self._tell(TaskFinished(running.task, running.incarnation, exit_))
         else:

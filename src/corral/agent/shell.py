@@ -21,6 +21,7 @@ from corral.agent.core import AgentCore, Identity
 from corral.agent.courier import Courier
 from corral.agent.depot import Depot
 from corral.agent.expected import ExpectedDevices
+from corral.agent.fitness import Fitness
 from corral.agent.giving import Giver
 from corral.agent.inputs import (
     Beat,
@@ -103,8 +104,16 @@ class Shell:
             environment,
             travelling,
         )
+        self._fitness = Fitness(config.node_dir)
         self._runner = Runner(
-            config, self._preparer, self._members, self._tell, self._releases.verify, self._held, self._returner
+            config,
+            self._preparer,
+            self._members,
+            self._tell,
+            self._releases.verify,
+            self._held,
+            self._fitness,
+            self._returner,
         )
         self._prober = Prober(config.address, config.tasks_dir, self._tell)
         self._link = Link(
@@ -279,6 +288,7 @@ class Shell:
                 usage=self._runner.usage(),
                 load_1m=os.getloadavg()[0],
                 memory_free_mib=memory_available_mib(),
+                unfit=self._fitness.look(),
             )
         )
 

@@ -23,13 +23,20 @@ COUNTED = 8
 class NodeView(msgspec.Struct, frozen=True):
     """What the board has to know of a node beyond the facts: whether it answers, and the shards that it holds.
 
-    ``blocked`` devices are not offered, and nothing at all of a node with a wrong clock.
+    ``blocked`` devices are not offered, and nothing at all of a node with a wrong clock, or one that is ``unfit``: that
+    can start no task.
     """
 
     answering: bool
     shards: frozenset[str]
     blocked: frozenset[str] = frozenset()
     clock_wrong: bool = False
+    unfit: bool = False
+
+    @property
+    def takes_tasks(self) -> bool:
+        """Return whether something may be placed there, as far as the node itself goes."""
+        return self.answering and not self.clock_wrong and not self.unfit
 
 
 def node_offer(node: Node, held: Held, view: NodeView) -> NodeOffer:
@@ -127,11 +134,11 @@ class Board:
         self._protected = keys
 
     def offers(self) -> dict[NodeId, NodeOffer]:
-        """Return the offers of all schedulable nodes: not lost, not cordoned, answering, with a right clock."""
+        """Return the offers of all schedulable nodes: not lost, not cordoned, and in a state to take tasks."""
         for name in self._stale:
             node = self._state.nodes.get(name)
             view = self.view(name)
-            if node is None or node.lost or node.cordoned or not view.answering or view.clock_wrong:
+            if node is None or node.lost or node.cordoned or not view.takes_tasks:
                 self._offers.pop(name, None)
                 self._note_models(name, frozenset())
             else:

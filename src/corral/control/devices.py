@@ -42,7 +42,13 @@ class Devices:
         contact.shards = frozenset(shards)
         contact.doubted -= {state.uuid for state in devices}
         blocked |= contact.doubted
-        view = NodeView(contact.answering, contact.shards, frozenset(blocked), clock_wrong=contact.clock_wrong)
+        view = NodeView(
+            contact.answering,
+            contact.shards,
+            frozenset(blocked),
+            clock_wrong=contact.clock_wrong,
+            unfit=bool(contact.unfit),
+        )
         before = self._book.board.view(node).shards
         if self._book.board.observe(node, view):
             self._book.dirty = True
@@ -92,6 +98,13 @@ class Devices:
             view = self._book.board.view(placement.node)
             blocked = view.blocked | contact.doubted
             self._book.board.observe(placement.node, replace(view, blocked=blocked))
+
+    def unfit(self, job: JobId, key: TaskKey, why: str) -> None:
+        """Give a node that could start no task no more of them, until a heartbeat says that it can."""
+        placement = self._book.state.jobs[job].gangs[key.gang].tasks[key.rank].placement
+        if placement is not None:
+            self._book.observed.contact(placement.node).unfit = why
+            self._book.board.observe(placement.node, replace(self._book.board.view(placement.node), unfit=True))
 
     def judge_clock(self, node: NodeId, contact: Contact) -> None:
         """Tell the board that the judgement of a node's clock has changed."""

@@ -136,7 +136,7 @@ class Liveness:
         was_silent = contact.silent
         self._heard(now, contact)
         self._leases.heard(contact, beat.contact_boottime_s)
-        contact.load_1m, contact.memory_free_mib = beat.load_1m, beat.memory_free_mib
+        contact.load_1m, contact.memory_free_mib, contact.unfit = beat.load_1m, beat.memory_free_mib, beat.unfit
         contact.skews_s = (*contact.skews_s[-(SKEWS_KEPT - 1) :], beat.wall_s - now - self.wall_offset_s)
         contact.clock_wrong = is_wrong(contact.clock_skew_s or 0.0, self._book.observed.own_skew_s)
         self._devices.observe(beat.node, contact, beat.devices, beat.shards)
@@ -218,6 +218,8 @@ class Liveness:
         )
         if exit_.cause is Cause.DEVICE_FAILED:
             self._devices.doubt(job, key)
+        if exit_.cause is Cause.NODE_UNFIT:
+            self._devices.unfit(job, key, exit_.message)
         self._book.record(fact)
         self._book.tell(job, fact, seen_by=seen_by)
 

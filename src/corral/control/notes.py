@@ -24,6 +24,8 @@ def _node_notes(core: ControlCore, name: NodeId, now: float) -> Iterator[str]:
     if contact.answering:
         if contact.clock_wrong:
             yield f"{clock_words(contact)}: no new tasks"
+        if contact.unfit:
+            yield f"{contact.unfit}: no new tasks"
         return
     held = tasks_on(core.book.state, name)
     if not held or not core.book.config.leases:

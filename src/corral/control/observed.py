@@ -37,10 +37,11 @@ class Contact(msgspec.Struct):
     said to have lost, until the node's next look at its devices comes in. ``fencing`` is set from a request to fence
     until its answer, ``fence_stale`` when the node was heard in between: then the answer proves nothing.
 
-    ``clock_skew_s`` is how far the node's wall clock is ahead of the controller's, ``clock_wrong`` keeps the node from
-    getting new tasks. ``other_machine`` is the hostname of a machine that wants to be this node while tasks of the one
-    before it may still run. ``lapses`` counts how often the connection broke or the node was given up: the wish for a
-    hello bears that number, and an answer to an older one is out of date.
+    ``clock_skew_s`` is how far the node's wall clock is ahead of the controller's, ``clock_wrong`` keeps the node
+    from getting new tasks; so does ``unfit``, which says why. ``other_machine`` is the hostname of a machine that
+    wants to be this node while tasks of the one before it may still run. ``lapses`` counts how often the connection
+    broke or the node was given up: the wish for a hello bears that number, and an answer to an older one is out of
+    date.
     ``restarted_at`` is when the machine was last seen to have been started anew.
     """
 
@@ -59,6 +60,7 @@ class Contact(msgspec.Struct):
     memory_free_mib: int | None = None
     skews_s: tuple[float, ...] = ()
     clock_wrong: bool = False
+    unfit: str = ""
     other_machine: str = ""
     lapses: int = 0
     restarted_at: float | None = None

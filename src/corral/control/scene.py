@@ -29,7 +29,7 @@ def scene_of(book: Book, reservations: Sequence[Reservation], now: float) -> Sce
                 total,
                 _absence_words(book, node, now),
                 tuple(sorted(models.items())),
-                cordoned=node.cordoned and view.answering and not node.lost and not view.clock_wrong,
+                cordoned=node.cordoned and view.takes_tasks and not node.lost,
             )
         )
     return Scene(
@@ -52,5 +52,7 @@ def _absence_words(book: Book, node: Node, now: float) -> str:
     contact = book.observed.contact(node.spec.id)
     if contact.answering and contact.clock_wrong:
         return clock_words(contact)
+    if contact.answering and contact.unfit:
+        return contact.unfit
     heard = contact.heard_at
     return "never heard of since the start" if heard is None else f"silent for {now - heard:.0f} s"

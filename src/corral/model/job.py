@@ -81,6 +81,8 @@ class Cause(StrEnum):
     DEVICE_FAILED = "device-failed"
     SHIM_LOST = "shim-lost"
     NODE_LOST = "node-lost"
+    NODE_UNFIT = "node-unfit"
+    """Its node can start no task: its disk is full or cannot be written."""
     UNHEALTHY = "unhealthy"
     """A replica that did not start up in time, or whose liveness was bad."""
 
@@ -136,7 +138,9 @@ class TaskExit(msgspec.Struct, frozen=True):
         return self.exit_code or (NOT_STARTED_CODE if self.cause is Cause.EXEC_FAILED else 1)
 
 
-_LOST = frozenset({Cause.SHIM_LOST, Cause.NODE_LOST, Cause.LAUNCH_FAILED, Cause.LEASE_EXPIRED, Cause.DEVICE_FAILED})
+_LOST = frozenset({
+    Cause.SHIM_LOST, Cause.NODE_LOST, Cause.NODE_UNFIT, Cause.LAUNCH_FAILED, Cause.LEASE_EXPIRED, Cause.DEVICE_FAILED,
+})  # fmt: skip
 _CANCELLED = frozenset({Cause.CANCELLED, Cause.GANG_STOPPED, Cause.PREEMPTED})
 
 
@@ -337,7 +341,7 @@ class Job(msgspec.Struct):
         return self.spec.shape
 
 
-LOSSES = frozenset({Cause.NODE_LOST, Cause.DEVICE_FAILED, Cause.LEASE_EXPIRED, Cause.PREEMPTED})
+LOSSES = frozenset({Cause.NODE_LOST, Cause.NODE_UNFIT, Cause.DEVICE_FAILED, Cause.LEASE_EXPIRED, Cause.PREEMPTED})
 """Causes that lie outside a job: they outweigh the exit codes of the ranks that they broke."""
 
 

@@ -115,6 +115,8 @@ class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="heartbeat"):
     ``sent_boottime_s`` is CLOCK_BOOTTIME at sending: leases run from it. ``readiness`` tells of all replicas whose
     programs run here: one that is missing is not known.
 
+    ``unfit`` says why the node can take no tasks, empty when it can.
+
     ``contact_boottime_s`` is the sending of the newest hello or heartbeat whose acknowledgement has come: the leases of
     the node's tasks run from there. ``None`` before the first one.
     """
@@ -128,6 +130,7 @@ class Heartbeat(AgentMessage, frozen=True, kw_only=True, tag="heartbeat"):
     memory_free_mib: int | None = None
     contact_boottime_s: float | None = None
     readiness: tuple[Readiness, ...] = ()
+    unfit: str = ""
 
 
 class TaskReported(AgentMessage, frozen=True, kw_only=True, tag="task"):

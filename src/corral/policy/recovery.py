@@ -49,6 +49,7 @@ _WORDS = {
     Cause.DEVICE_FAILED: "lost its device",
     Cause.SHIM_LOST: "vanished with its shim",
     Cause.NODE_LOST: "was lost with its node",
+    Cause.NODE_UNFIT: "could not be started by its node",
     Cause.UNHEALTHY: "was unhealthy",
 }
 

@@ -154,7 +154,9 @@ def launch_on(world: ShimWorld, disk: Path, code: str, argument: str) -> TaskHan
 
     handle = TaskHandle(disk / "0.0.0.1")
     argv = [sys.executable, "-S", "-c", code, argument]
-    handle.write_spec({"task": "0.0.0", "incarnation": 1, "argv": argv, "env": {}, "cwd": "/", "grace_s": 1})
+    notify = str(world.directory / "n.sock")
+    spec = {"task": "0.0.0", "incarnation": 1, "argv": argv, "env": {}, "cwd": "/", "grace_s": 1, "notify": notify}
+    handle.write_spec(spec)
     world.handles.append(handle)
     assert world.client.launch(handle.directory).pid is not None
     return handle
@@ -190,3 +192,19 @@ def test_the_status_waits_for_room_and_the_lost_log_is_counted(world: ShimWorld,
     assert status["exit_code"] == 0
     assert status["log_bytes"] + status["log_lost_bytes"] == 50_000
     assert status["log_lost_bytes"] > 0
+
+
+def test_an_end_that_cannot_be_written_is_told_all_the_same(world: ShimWorld, small_disk: Path) -> None:
+    started = world.directory / "go"
+    code = f"import os, sys, time\nwhile not os.path.exists({str(started)!r}): time.sleep(0.01)\nsys.exit(7)"
+    handle = launch_on(world, small_disk, code, "")
+    wait_until(handle.shim)
+    ballast = fill(small_disk)
+    started.touch()
+    # Again and again: the agent may have been away.
+    for _ in range(2):
+        told = world.wait_event("exited")
+        assert (told["task"], told["incarnation"], told["cause"], told["exit_code"]) == ("0.0.0", 1, "exited", 7)
+        assert handle.status() is None
+    ballast.unlink()
+    assert world.end(handle)["exit_code"] == 7

@@ -8,7 +8,8 @@ from corral.appmaster.core import AppMasterCore
 from corral.control import explaining, reports
 from corral.control.core import ControlCore
 from corral.model.ids import JobId, NodeId, TaskKey
-from corral.model.messages import Heartbeat, Usage
+from corral.model.job import Cause, JobState, TaskExit
+from corral.model.messages import Heartbeat, TaskPhase, TaskReport, TaskReported, Usage
 from corral.ports.store import JournalEntry, Recovered
 from tests.unit.control.silent import EXCLUSIVE, KEY, UNFENCED, pass_time, place, pool
 from tests.unit.control.test_return import beat
@@ -93,3 +94,39 @@ def test_a_main_process_that_does_not_run_is_told_until_it_does() -> None:
     assert world.core.book.observed.halted == {}
     say("its main process is stopped by a signal", TaskKey(JobId("7"), 0, 0))
     assert world.core.book.observed.halted == {}
+
+
+FULL = "its disk is full: 3 MiB are free for /pool"
+
+
+def test_a_node_that_can_start_nothing_gets_no_tasks_and_says_why() -> None:
+    world = pool("n1", "n2")
+    home, _ = place(world, replace(EXCLUSIVE, gpu_milli=1000))
+    unfit = Heartbeat(node=NodeId(home), sent_boottime_s=1.0, wall_s=world.now, unfit=FULL)
+    world.tell(unfit)
+    assert notes(world, home) == ("up", (f"{FULL}: no new tasks",))
+    world.submit(replace(EXCLUSIVE, num_nodes=2, gpu_milli=3000))
+    assert world.job("2").state is JobState.PENDING
+    assert FULL in str(explaining.why(world.core, world.job("2"), 0, world.now, None))
+    # What runs there runs on.
+    assert verdict(world) == f"runs on {home}"
+    world.tell(replace(unfit, unfit=""))
+    assert notes(world, home) == ("up", ())
+    assert world.job("2").state is JobState.RUNNING
+
+
+def test_a_launch_that_found_no_room_is_not_the_jobs_and_is_not_tried_there_again() -> None:
+    world = pool("n1")
+    world.submit(EXCLUSIVE)
+    launch = world.launched[KEY]
+    failed = TaskReport(
+        KEY, launch.incarnation, TaskPhase.ENDED, exit=TaskExit(Cause.NODE_UNFIT, message=FULL, ended_at=world.now)
+    )
+    world.tell(TaskReported(node=launch.node, report=failed))
+    assert (world.job("1").state, world.job("1").gangs[0].restarts) == (JobState.PENDING, 0)
+    assert notes(world, "n1") == ("up", (f"{FULL}: no new tasks",))
+    world.advance(60.0)
+    assert world.launched[KEY] == launch
+    world.tell(Heartbeat(node=launch.node, sent_boottime_s=1.0, wall_s=world.now))
+    world.advance(60.0)
+    assert world.launched[KEY].incarnation == launch.incarnation + 1

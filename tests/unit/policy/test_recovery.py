@@ -118,7 +118,7 @@ def test_a_lost_peer_outweighs_the_failures_that_it_caused() -> None:
     assert (only.counted, only.avoid) == (False, (NodeId("node-1"),))
 
 
-@pytest.mark.parametrize("cause", [Cause.NODE_LOST, Cause.LEASE_EXPIRED])
+@pytest.mark.parametrize("cause", [Cause.NODE_LOST, Cause.NODE_UNFIT, Cause.LEASE_EXPIRED])
 def test_losses_are_not_counted_and_their_node_is_avoided(cause: Cause) -> None:
     (only,) = decided(job(spec(), gang(ended(cause), moves=50)))
     assert isinstance(only, GangRequeued)

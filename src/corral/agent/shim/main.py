@@ -241,7 +241,7 @@ class Shim:
             "paused_s": round(self._watch.paused_s, 3),
             "degraded": self._degraded,
         }
-        if record.write_status(self._directory, status):
+        if record.write_status(self._directory, status, lambda: self._notifier.send("exited", status)):
             self._notifier.send("exited", status, patient=True)
 
     # ---- the loop --------------------------------------------------------------------------------------------------

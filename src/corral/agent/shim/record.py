@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 
 SPEC = "spec.json"
 FORKED = "forked"
@@ -70,11 +71,11 @@ def read(directory: int, name: str) -> dict[str, object] | None:
     return content if isinstance(content, dict) else {}
 
 
-def write_status(directory: int, status: dict[str, object]) -> bool:
+def write_status(directory: int, status: dict[str, object], tell: Callable[[], object] = lambda: None) -> bool:
     """Write ``status.json`` for good; return whether that was still possible.
 
-    A full or read-only disk is waited for: the end of a task must not get lost. When the task directory was removed
-    there is nobody left to tell.
+    A full or read-only disk is waited for: the end of a task must not get lost. Meanwhile the agent is told with each
+    try. When the task directory was removed there is nobody left to tell.
     """
     while True:
         try:
@@ -82,6 +83,7 @@ def write_status(directory: int, status: dict[str, object]) -> bool:
         except OSError:
             if os.fstat(directory).st_nlink == 0:
                 return False
+            tell()
             time.sleep(_RETRY_S)
         else:
             return True

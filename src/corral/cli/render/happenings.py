@@ -49,6 +49,7 @@ _CAUSES = {
     Cause.DEVICE_FAILED: "a device failed",
     Cause.SHIM_LOST: "its shim was lost",
     Cause.NODE_LOST: "its node was lost",
+    Cause.NODE_UNFIT: "its node could not start it",
     Cause.UNHEALTHY: "it was unhealthy",
 }
 
