@@ -19,43 +19,44 @@ from corral.model.errors import CorralError, InvalidField, MissingField, Refusal
 Values = Mapping[str, Any]
 
 
-def _option(spelling: str, metavar: str, text: str, *more: str) -> Any:
+def option(spelling: str, metavar: str, text: str, *more: str) -> Any:
+    """Return an option of the command line."""
     return typer.Option(spelling, *more, metavar=metavar, help=text, show_default=False)
 
 
-_TEXT: dict[str, Any] = {
-    "name": _option("--name", "NAME", "Name of the job; made from the command when not given.", "-n"),
-    "gpus": _option("--gpus", "N", "GPUs per node: 2, a share such as 0.5, or elastic 2-8.", "-g"),
-    "gpu_model": _option("--gpu-model", "MODEL", "Model of the GPUs, for example H100."),
-    "accelerators": _option("--accelerators", "MODEL:N", "Model and number of GPUs per node in one, as in job files."),
-    "cpus": _option("--cpus", "N", "CPUs per node, for example 4, 0.5 or 500m."),
-    "memory": _option("--memory", "SIZE", "Memory per node, for example 32GiB."),
-    "nodes": _option("--nodes", "N", "Nodes that start together or not at all; 1-4 is elastic.", "-N"),
-    "array": _option("--array", "RANGE", "Indices of an array job: 0-23, 0-23:2 or 1,3,5."),
-    "tenant": _option("--tenant", "TENANT", "Tenant whose share is used; that of your token when not given.", "-t"),
-    "queue": _option("--queue", "QUEUE", "Queue in which the job waits.", "-q"),
-    "priority": _option("--priority", "N", "Larger goes first within the tenant.", "-p"),
-    "max_duration": _option("--max-duration", "TIME", "End it after this time, for example 2h30m."),
-    "max_restarts": _option("--max-restarts", "N", "How often a failed task is started again."),
-    "workdir": _option("--workdir", "DIR", "Working directory of the job; the current one when not given.", "-w"),
-    "setup": _option("--setup", "SCRIPT", "Shell script that runs before the command on each node."),
+TEXT: dict[str, Any] = {
+    "name": option("--name", "NAME", "Name of the job; made from the command when not given.", "-n"),
+    "gpus": option("--gpus", "N", "GPUs per node: 2, a share such as 0.5, or elastic 2-8.", "-g"),
+    "gpu_model": option("--gpu-model", "MODEL", "Model of the GPUs, for example H100."),
+    "accelerators": option("--accelerators", "MODEL:N", "Model and number of GPUs per node in one, as in job files."),
+    "cpus": option("--cpus", "N", "CPUs per node, for example 4, 0.5 or 500m."),
+    "memory": option("--memory", "SIZE", "Memory per node, for example 32GiB."),
+    "nodes": option("--nodes", "N", "Nodes that start together or not at all; 1-4 is elastic.", "-N"),
+    "array": option("--array", "RANGE", "Indices of an array job: 0-23, 0-23:2 or 1,3,5."),
+    "tenant": option("--tenant", "TENANT", "Tenant whose share is used; that of your token when not given.", "-t"),
+    "queue": option("--queue", "QUEUE", "Queue in which the job waits.", "-q"),
+    "priority": option("--priority", "N", "Larger goes first within the tenant.", "-p"),
+    "max_duration": option("--max-duration", "TIME", "End it after this time, for example 2h30m."),
+    "max_restarts": option("--max-restarts", "N", "How often a failed task is started again."),
+    "workdir": option("--workdir", "DIR", "Working directory of the job; the current one when not given.", "-w"),
+    "setup": option("--setup", "SCRIPT", "Shell script that runs before the command on each node."),
 }
-_LISTS: dict[str, Any] = {
-    "sweep": _option("--sweep", "NAME=A,B,C", "Parameter of an array job as environment variable; again for more."),
-    "after": _option("--after", "[KIND:]JOB", "Start after a job: succeeded (default), ended:JOB or failed:JOB."),
-    "env": _option("--env", "NAME[=VALUE]", "Environment variable; without a value that of this shell.", "-e"),
+LISTS: dict[str, Any] = {
+    "sweep": option("--sweep", "NAME=A,B,C", "Parameter of an array job as environment variable; again for more."),
+    "after": option("--after", "[KIND:]JOB", "Start after a job: succeeded (default), ended:JOB or failed:JOB."),
+    "env": option("--env", "NAME[=VALUE]", "Environment variable; without a value that of this shell.", "-e"),
 }
 
 PARAMETERS: tuple[inspect.Parameter, ...] = (
     *(
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[str | None, option], default=None)
-        for name, option in _TEXT.items()
+        for name, option in TEXT.items()
     ),
     *(
         inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[list[str] | None, option], default=None
         )
-        for name, option in _LISTS.items()
+        for name, option in LISTS.items()
     ),
 )
 """The flags as parameters of a command."""
@@ -139,10 +140,10 @@ def _read(values: Values, run: str | list[str], environment: Mapping[str, str], 
     try:
         return ask_of_fields(_document(given, run, environment, here), Checked(base=here, on_disk=True, names=names))
     except CorralError as error:
-        raise _by_flag(error, names) from None
+        raise by_flag(error, names) from None
 
 
-def _by_flag(error: CorralError, names: Mapping[str, str]) -> CorralError:
+def by_flag(error: CorralError, names: Mapping[str, str]) -> CorralError:
     """Return an error about parts of fields (``envs.A``, ``run[1]``) with the fields called by their flags."""
     import msgspec
 
@@ -167,7 +168,7 @@ def _paths(given: Values) -> list[str]:
 def _document(given: Values, run: str | list[str], environment: Mapping[str, str], here: str) -> dict[str, object]:
     fields: dict[str, object] = {path: given[flag] for flag, path in _FIELDS.items() if flag in given}
     resources = {path.partition(".")[2]: fields.pop(path) for path in list(fields) if path.startswith("resources.")}
-    accelerators = _accelerators(given)
+    accelerators = accelerators_of(given)
     if accelerators is not None:
         resources["accelerators"] = accelerators
     if resources:
@@ -175,7 +176,7 @@ def _document(given: Values, run: str | list[str], environment: Mapping[str, str
     if "sweep" in given:
         fields["sweep"] = _sweep(given["sweep"])
     if "env" in given:
-        fields["envs"] = _environment(given["env"], environment)
+        fields["envs"] = environment_of(given["env"], environment)
     if "after" in given:
         fields["after"] = [_dependency(text) for text in given["after"]]
     fields.setdefault("workdir", here)
@@ -183,7 +184,8 @@ def _document(given: Values, run: str | list[str], environment: Mapping[str, str
     return fields
 
 
-def _accelerators(given: Values) -> str | None:
+def accelerators_of(given: Values) -> str | None:
+    """Return what flags say of devices, as in a job file. Raises ``UsageError`` where they say it twice."""
     gpus, model, both = given.get("gpus"), given.get("gpu_model"), given.get("accelerators")
     if both is not None and (gpus is not None or model is not None):
         other = "--gpus" if gpus is not None else "--gpu-model"
@@ -220,7 +222,8 @@ def _sweep(texts: Sequence[str]) -> dict[str, object]:
     return axes
 
 
-def _environment(texts: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+def environment_of(texts: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of ``--env``; one without a value has that of the shell."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -27,7 +27,7 @@ PREVIOUS = -1
 
 def follow_logs(client: Client, ref: TaskRef, tail: int | None) -> int | None:
     """Print logs until the job has ended; return 128 + the signal that ended this before. The job goes on."""
-    job = client.summary(ref.job)
+    job = _summary(client, ref.job)
     if job.state.ended:
         show_logs(client, ref, tail, as_json=False)
         return None
@@ -43,7 +43,7 @@ def show_logs(client: Client, ref: TaskRef, tail: int | None, *, as_json: bool, 
     ``attempt`` is the incarnation that is asked for, ``PREVIOUS`` or ``None`` for the newest. Raises ``NotFound`` when
     no task had such an attempt.
     """
-    job = client.summary(ref.job)
+    job = _summary(client, ref.job)
     tasks = _of_attempt(job, list(_tasks(client, job, ref)), attempt)
     if as_json:
         print_json({"job": job.id, "tasks": [_document(client, *task, tail) for task in tasks]})
@@ -59,6 +59,33 @@ def show_logs(client: Client, ref: TaskRef, tail: int | None, *, as_json: bool, 
             writer.write(str(task), data)
             offset = at + len(data)
         writer.end(str(task))
+
+
+def _summary(client: Client, ref: str) -> JobSummary:
+    """Return a job. Raises ``NotFound``, with the way to the logs of a service where the name is one."""
+    try:
+        return client.summary(ref)
+    except NotFound:
+        named = [one for one in client.services() if one.name == ref]
+        if not named:
+            raise
+        first = min((one.ordinal for one in named[0].replicas), default=1)
+        hint = f"corral logs {ref} --replica {first} shows what one of its replicas wrote"
+        raise NotFound(f"{ref} is a service, not a job", hint=hint) from None
+
+
+def replica_job(client: Client, service: str, ordinal: int) -> str:
+    """Return the job of a replica of a service, also of one that has ended. Raises ``NotFound``."""
+    known = client.service(service)
+    for one in known.replicas:
+        if one.ordinal == ordinal:
+            return one.job
+    name = f"{service}-{ordinal}"
+    ended = client.jobs(live=False, finished=True, name=name, tenant=known.tenant, limit=1).jobs
+    if not ended:
+        living = ", ".join(str(one.ordinal) for one in known.replicas)
+        raise NotFound(f"service {service} has no replica {ordinal}", hint=f"it has {living}" if living else None)
+    return ended[0].id
 
 
 def _of_attempt(

@@ -89,6 +89,17 @@ QueueNameArgument = Annotated[
 ]
 
 
+ServiceNameArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="Name of a service.",
+        autocompletion=_completion(lambda client: [str(service.name) for service in client.services()]),
+        show_default=False,
+    ),
+]
+
+
 class TaskRef(NamedTuple):
     """A job, or a part of it: ``12.3`` is an element, ``12.3.1`` one rank of it."""
 

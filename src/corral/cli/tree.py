@@ -17,7 +17,7 @@ from corral.cli.failures import did_you_mean
 from corral.cli.session import Session
 from corral.model.errors import InvalidField, UsageError
 
-POOL, JOBS, ADMIN = "Pool", "Jobs", "Administration"
+POOL, JOBS, SERVICES, ADMIN = "Pool", "Jobs", "Services", "Administration"
 
 
 class Leaf(NamedTuple):
@@ -46,6 +46,10 @@ LEAVES: dict[str, Leaf] = {
     "plan": Leaf("plan", "plan", JOBS),
     "receipt": Leaf("jobs", "receipt", JOBS),
     "history": Leaf("jobs", "history", JOBS),
+    "serve": Leaf("serve", "serve", SERVICES),
+    "services": Leaf("services", "services", SERVICES),
+    "scale": Leaf("services", "scale", SERVICES),
+    "rollout": Leaf("services", "rollout", SERVICES),
     "nodes": Leaf("nodes", "nodes", ADMIN),
     "maintenance": Leaf("maintenance", "maintenance", ADMIN),
     "queue": Leaf("queue", "queue", ADMIN),
@@ -56,6 +60,9 @@ LEAVES: dict[str, Leaf] = {
     "usage": Leaf("tenant", "usage", ADMIN),
     "sim": Leaf("sim", "sim", ADMIN),
 }
+
+FLAGS = {"flags": "corral.cli.flags", "service_flags": "corral.cli.service_flags"}
+"""The arguments of a command that get many flags at once, and where those are."""
 
 StateDir = Annotated[
     str | None,
@@ -69,22 +76,20 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make a function with a ``session`` argument a command.
 
     The options that every command knows are added, hidden: they may stand before or after the name of the command.
-    An argument ``ctx`` gets typer's context, an argument ``flags`` the flags that describe a job, as a mapping.
+    An argument ``ctx`` gets typer's context, an argument ``flags`` the flags that describe a job, as a mapping, an
+    argument ``service_flags`` those that describe a service.
     """
     signature = inspect.signature(function, eval_str=True)
-    special = {"session", "ctx", "flags"} & signature.parameters.keys()
+    special = {"session", "ctx", *FLAGS} & signature.parameters.keys()
     own = [parameter for name, parameter in signature.parameters.items() if name not in special]
-    flags: Sequence[inspect.Parameter] = ()
-    if "flags" in special:
-        from corral.cli.flags import PARAMETERS
-
-        flags = PARAMETERS
+    described = next((name for name in FLAGS if name in special), "")
+    flags: Sequence[inspect.Parameter] = import_module(FLAGS[described]).PARAMETERS if described else ()
 
     @functools.wraps(function)
     def wrapper(ctx: typer.Context, state_dir: str | None, debug: bool, **values: Any) -> Any:
         given = {"session": adopt(ctx, state_dir, debug), "ctx": ctx}
         if flags:
-            given["flags"] = {flag.name: values.pop(flag.name) for flag in flags}
+            given[described] = {flag.name: values.pop(flag.name) for flag in flags}
         return function(**{name: given[name] for name in special}, **values)
 
     keyword = inspect.Parameter.KEYWORD_ONLY

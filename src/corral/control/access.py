@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from corral.control.shell import ControlShell
 from corral.model.errors import AmbiguousName, Forbidden, NotFound, Unauthenticated
-from corral.model.events import GangStopping
+from corral.model.events import GangStopping, ServiceSet
 from corral.model.ids import JobId, TenantId
 from corral.model.job import Job
 from corral.model.tenant import Role, Token
@@ -38,8 +38,13 @@ def scope(who: Principal) -> TenantId | None:
 
 
 def seen_by(entry: JournalEntry, tenant: TenantId | None) -> JournalEntry:
-    """Return an entry as a tenant may see it (``None``: an admin): without the numbers of other tenants' jobs."""
+    """Return an entry as a tenant may see it (``None``: an admin): without the numbers of other tenants' jobs.
+
+    Nobody sees the secrets of a service there.
+    """
     fact = entry.fact
+    if isinstance(fact, ServiceSet) and fact.secrets is not None:
+        return replace(entry, fact=replace(fact, secrets=None))
     if tenant is None or not isinstance(fact, GangStopping) or fact.preemption is None:
         return entry
     if fact.preemption.beneficiary is None or fact.preemption.tenant in (None, tenant):

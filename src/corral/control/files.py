@@ -193,7 +193,7 @@ class ControllerFiles:
     # ---- housekeeping ----------------------------------------------------------------------------------------------
 
     async def keep_house(self, now: float) -> int:
-        """Delete what no unfinished job needs and nobody used for long; return how many blobs.
+        """Delete what no unfinished job or service needs and nobody used for long; return how many blobs.
 
         ``now`` is of the clock by which the stores note when something was used: this machine's, wherever it was set.
 
@@ -205,6 +205,10 @@ class ControllerFiles:
                 trees.add(job.spec.files.tree)
             for gang in job.gangs.values():
                 trees.update(one.tree for one in (*gang.saved, *gang.outputs))
+        # A service that is at rest has no replica, and one may go back to any revision that it keeps.
+        for service in self._shell.core.book.state.services.values():
+            asks = [revision.spec.replica for revision in service.revisions]
+            trees.update(ask.files.tree for ask in asks if ask.files is not None)
         return await self._call(self._sweep, trees, now - self._kept_s)
 
     def _sweep(self, trees: set[str], unused_since: float) -> int:

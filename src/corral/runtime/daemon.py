@@ -34,10 +34,7 @@ from corral.model.errors import (
     Unavailable,
 )
 from corral.model.report import HeadReport
-from corral.ports.files import Files
 from corral.ports.leadership import Head
-from corral.ports.membership import Membership
-from corral.ports.pool import Pool
 from corral.runtime.leading.announcing import Announcement, certificate_of
 from corral.runtime.leading.campaign import Campaign, place_of
 from corral.runtime.leading.places import Places
@@ -136,7 +133,8 @@ class Daemon:
         term = self._term(self.store.acquire_leadership())
         identity = self._identity(listener, term.shell.clock.now())
         term.serve(identity)
-        server = self._server(term.pool, term.files, term.membership)
+        server = self._server()
+        self._serve(term)
         control = await term.start()
         serving = asyncio.create_task(server.serve([listener]), name="api")
         stopping = asyncio.create_task(self.stop.wait(), name="stop")
@@ -174,7 +172,7 @@ class Daemon:
     async def _stand_by(self, listener: socket.socket) -> None:
         """Serve, and lead whenever elected, until told to stop or until the store refuses for good."""
         identity = self._identity(listener, time.time())
-        server = self._server(Elsewhere(self._leader))
+        server = self._server()
         serving = asyncio.create_task(server.serve([listener]), name="api")
         stopping = asyncio.create_task(self.stop.wait(), name="stop")
         leading = asyncio.create_task(self._campaigns(identity), name="campaigns")
@@ -263,7 +261,7 @@ class Daemon:
             log.warning("the term could not begin: %s", error)
             await term.end()
             return
-        serve_pool(self.app, term.pool, term.files, term.membership)
+        self._serve(term)
         appearing = asyncio.create_task(self._appear(head, term), name="appear")
         doubting = asyncio.create_task(self._doubt(campaign, term), name="doubt")
         try:
@@ -287,7 +285,7 @@ class Daemon:
             now = time.monotonic()
             since = None if campaign.valid() else now if since is None else since
             if since is not None and now - since > DOUBT_S:
-                serve_pool(self.app, term.pool, term.files, term.membership)
+                self._serve(term)
                 since = now
 
     async def _appear(self, head: Head, term: Term | None) -> None:
@@ -310,13 +308,13 @@ class Daemon:
 
     # ---- the API ---------------------------------------------------------------------------------------------------
 
-    def _server(
-        self, pool: Pool | Elsewhere, files: Files | None = None, membership: Membership | None = None
-    ) -> Server:
-        self.app = create_app(
-            pool, version=corral.__version__, on_stop=self._end_pool, files_=files, membership=membership
-        )
+    def _server(self) -> Server:
+        """Return a server that tells where the leader is, until a term is served."""
+        self.app = create_app(Elsewhere(self._leader), version=corral.__version__, on_stop=self._end_pool)
         return make_server(self.app, self.asked.tls_cert, self.asked.tls_key)
+
+    def _serve(self, term: Term) -> None:
+        serve_pool(self.app, term.pool, term.files, term.membership, term.services)
 
     def _end_pool(self) -> None:
         """Tell the supervisor, whose child this is, to end the pool; without one, end alone."""

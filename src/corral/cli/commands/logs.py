@@ -16,6 +16,7 @@ from corral.model.errors import UsageError
 def logs(
     session: Session,
     job: JobRef,
+    *,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the job has ended; restarts included.")
     ] = False,
@@ -32,6 +33,12 @@ def logs(
         ),
     ] = None,
     previous: Annotated[bool, typer.Option("--previous", "-p", help="The attempt before the newest.")] = False,
+    replica: Annotated[
+        int | None,
+        typer.Option(
+            "--replica", metavar="N", min=1, help="JOB is a service: the log of a replica.", show_default=False
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> int | None:
     """Show the log of a job: of one task as it is, of several line by line with the name of the task before each.
@@ -40,11 +47,11 @@ def logs(
 
     A terminal gets colours but no other control sequences; a pipe or file gets the bytes as they were written.
     """
-    from corral.cli.logreading import PREVIOUS, follow_logs, show_logs
+    from corral.cli.logreading import PREVIOUS, follow_logs, replica_job, show_logs
 
     if as_json and follow:
         raise UsageError("--json prints one object and so cannot follow", hint="leave --follow out")
-    ref = task_ref(job)
+    ref = task_ref(job if replica is None else replica_job(session.client, job, replica))
     if rank is not None:
         if ref.rank is not None:
             raise UsageError(f"{job} names a rank already", hint="leave --rank out")

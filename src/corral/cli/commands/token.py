@@ -57,7 +57,12 @@ def issue(
     session: Session,
     tenant: TenantName,
     role: Annotated[
-        str, typer.Option("--role", metavar="ROLE", help="user, admin, or join (lets machines in).")
+        str,
+        typer.Option(
+            "--role",
+            metavar="ROLE",
+            help="user, admin, caller (an API key of services), join (lets machines in) or front (a front end).",
+        ),
     ] = "user",
     label: Annotated[
         str, typer.Option("--label", metavar="TEXT", help="What it is for, for others to read.", show_default=False)
@@ -70,7 +75,9 @@ def issue(
     if role not in roles:
         from corral.cli.failures import did_you_mean
 
-        raise UsageError(f"--role: there is no role {role}", hint=did_you_mean(role, roles, "user, admin or join"))
+        raise UsageError(
+            f"--role: there is no role {role}", hint=did_you_mean(role, roles, "user, admin, caller, join or front")
+        )
     made, secret = session.client.issue_token(tenant, role, label)
     if as_json:
         about = {"id": made.id, "tenant": made.tenant, "role": made.role, "created_at": made.created_at}

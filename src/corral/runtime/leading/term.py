@@ -16,6 +16,7 @@ from corral.control.access import digest_of
 from corral.control.core import ControlCore
 from corral.control.inputs import Administer
 from corral.control.pool import ControllerPool, Identity
+from corral.control.serving import ControllerServices
 from corral.control.shell import ControlShell
 from corral.model.errors import CorralError, StateUnusable
 from corral.model.events import NodeRemoved, TokenIssued
@@ -120,9 +121,10 @@ class Term:
         self.shell.tell(Administer(TokenIssued(at=now, token=token, by="local")))
 
     def serve(self, identity: Identity) -> None:
-        """Make what the API serves: ``pool``, ``files`` and ``membership``. Comes before ``start``."""
+        """Make what the API serves: ``pool``, ``files``, ``membership`` and ``services``. Comes before ``start``."""
         planner = PlannerProcess(self.shell.core.book.config)
         self.pool = ControllerPool(self.shell, self._store, identity, planner, self.files)
+        self.services = ControllerServices(self.shell, self.files)
         self.membership = make_membership(self._asked, self._paths, self.pool, self.shell.engine)
         if self._asked.role == "head":
             leaders = self._store.leaders if self._asked.store is not None else None
