@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import resource
@@ -64,6 +65,7 @@ def _alone(config: AgentConfig) -> Iterator[None]:
     with only_agent(config.node_dir, Path(config.state_dir)):
         pid = os.getpid()
         identity = {"pid": pid, "start_ticks": processes.start_ticks(pid), "boot_id": processes.boot_id()}
-        taskdir.write_json(config.node_dir, PID_NAME, identity)
+        # An agent that ends while the disk is full has to come back: its tasks run.
+        taskdir.renew_file(f"{config.node_dir}/{PID_NAME}", json.dumps(identity).encode() + b"\n")
         pulse.beat(config.node_dir)
         yield

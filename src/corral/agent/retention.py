@@ -55,7 +55,11 @@ class Retention:
     def open(self, kept: list[Kept]) -> None:
         """Go on with those of the loaded tasks whose directories exist. Raises ``OSError``."""
         self._kept = deque(sorted(kept, key=lambda task: task.acknowledged_at))
-        self._rewrite()
+        try:
+            self._rewrite()
+        except OSError:
+            # A full disk: the lines of those that are gone may stay.
+            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def close(self) -> None:
         """Close the file."""

@@ -114,6 +114,19 @@ def replace_file(path: str, content: bytes) -> None:
     os.rename(temporary, path)  # noqa: PTH104 - strings all along
 
 
+def renew_file(path: str, content: bytes) -> None:
+    """Replace a file at once, and where the disk is full write over it: that takes no room. Raises ``OSError``."""
+    try:
+        replace_file(path, content)
+    except OSError:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.pwrite(descriptor, content, 0)
+            os.ftruncate(descriptor, len(content))
+        finally:
+            os.close(descriptor)
+
+
 def write_file(path: str, content: bytes, mode: int = 0o644) -> None:
     """Write a small file in place. Raises ``OSError``."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)

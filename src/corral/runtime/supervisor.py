@@ -39,6 +39,13 @@ def end_with_supervisor() -> None:
     end_with_parent(signal.SIGTERM)
 
 
+def say(what: str) -> None:
+    """Write a line to the log. A disk that is full does not end the supervisor."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {what}\n")
+        sys.stderr.flush()
+
+
 class Child:
     """One supervised process. It is restarted at once if it had become ready, else with a growing back-off.
 
@@ -74,7 +81,7 @@ class Child:
         """Restart it when it is due; return the exit code of a death that is new."""
         if self._process is None:
             if now >= self._due_at:
-                self.start()
+                self._start_again(now)
             return None
         code = self._process.poll()
         if code is None:
@@ -86,6 +93,15 @@ class Child:
             self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)
         self._let_go()
         return code
+
+    def _start_again(self, now: float) -> None:
+        """Start it, or put that off where this machine has no room for it now: the others go on."""
+        try:
+            self.start()
+        except OSError as error:
+            self._due_at = now + self._backoff_s
+            self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)
+            say(f"{self.name} cannot be started: {error}")
 
     def _announced(self, pid: int) -> bool:
         if self._ready is None:
@@ -234,8 +250,7 @@ def _wait(children: list[Child], wake: int) -> None:
 
 def _begin_again(children: list[Child], sockets: Path) -> None:
     """Start all parts anew in a new folder: those that live cannot be reached any more. Tasks go on."""
-    sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {sockets} is gone: all parts start again\n")
-    sys.stderr.flush()
+    say(f"{sockets} is gone: all parts start again")
     for child in reversed(children):
         child.stop()
     sockets.mkdir(mode=0o700, exist_ok=True)
@@ -249,8 +264,7 @@ def _keep(children: list[Child]) -> int:
         died = child.keep(now)
         if died is None:
             continue
-        sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {child.name} ended with {died}\n")
-        sys.stderr.flush()
+        say(f"{child.name} ended with {died}")
         if child.name == "daemon" and died == EXIT_CONFIG:
             return EXIT_CONFIG
     return 0

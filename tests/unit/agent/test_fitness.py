@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from corral.agent import taskdir
 from corral.agent.fitness import TRIAL_EVERY, Fitness
+from corral.agent.retention import Kept, Retention
 from corral.model.job import Cause, TaskExit
 from tests import needs
 
@@ -74,3 +77,21 @@ def remount(disk: Path, how: str) -> None:
 
 def test_a_directory_that_is_gone_is_told(tmp_path: Path) -> None:
     assert Fitness(tmp_path / "gone").look() == "its disk cannot be read: No such file or directory"
+
+
+def test_an_agent_comes_back_on_a_full_disk(disk: Path) -> None:
+    written = disk / "agent.pid"
+    taskdir.renew_file(str(written), b"a longer one\n")
+    retention = Retention(disk / "acknowledged", 10, 100.0)
+    retention.open([])
+    retention.add(Kept("1.0.0.1", 5.0))
+    retention.close()
+    with (disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+        while ballast.write(bytes(4096)):
+            pass
+    taskdir.renew_file(str(written), b"next\n")
+    assert written.read_bytes() == b"next\n"
+    again = Retention(disk / "acknowledged", 10, 100.0)
+    again.open(list(again.load().values()))
+    assert again.due(200.0, 10) == [Kept("1.0.0.1", 5.0)]
+    again.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -160,3 +161,25 @@ def test_a_killed_supervisor_takes_the_pool_with_it(ground: Ground) -> None:
     kill(one.pid)
     ground.code(one)
     wait_until(lambda: not any(alive(pid) for pid in pids), 20.0, what="the rest of the pool to end")
+
+
+def test_a_full_disk_ends_no_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Path("/dev/full").open("w")  # noqa: SIM115 - closing it fails, too
+    monkeypatch.setattr(sys, "stderr", full)
+    one = child(tmp_path, "pass")
+    one.start()
+    wait_until(lambda: one._process is not None and one._process.poll() is not None)
+    module._keep([one])
+    assert one._process is None
+    # Nor does what cannot be started now.
+    one._log = tmp_path / "gone" / "child.log"
+    before = one._due_at
+    assert one.keep(before) is None
+    assert one._process is None
+    assert one._due_at > before
+    one._log = tmp_path / "child.log"
+    one.keep(one._due_at)
+    assert one._process is not None
+    one.stop()
+    with contextlib.suppress(OSError):
+        full.close()

@@ -173,7 +173,9 @@ def leave(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:
     if force and running_tasks(paths, node):
         _clear(paths, node)
     left = running_tasks(paths, node)
-    os.kill(pid, signal.SIGTERM)
+    with contextlib.suppress(ProcessLookupError):
+        # It may have ended meanwhile.
+        os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_S
     while running_supervisor(paths) is not None:
         if time.monotonic() > deadline:

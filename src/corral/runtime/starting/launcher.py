@@ -137,7 +137,7 @@ def usable(paths: StatePaths) -> Iterator[None]:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise StateUnusable(
             f"cannot use {paths.root}: {(error.strerror or str(error)).lower()}",
-            hint="free some space, then `corral up` again" if full else "choose another with --state-dir",
+            hint="free some space, then run the command again" if full else "choose another with --state-dir",
         ) from None
 
 
