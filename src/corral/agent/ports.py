@@ -29,12 +29,19 @@ def holder(port: int) -> str:
     if not wanted:
         return ""
     for stat in processes.all_processes():
-        with contextlib.suppress(OSError):
-            for descriptor in os.scandir(f"/proc/{stat.pid}/fd"):
-                if os.readlink(descriptor.path) in wanted:  # noqa: PTH115 - strings all along
-                    name = (processes.read_small(f"/proc/{stat.pid}/comm") or b"").decode(errors="replace").strip()
-                    return f"process {stat.pid} ({name})"
+        if not wanted.isdisjoint(_open_files(stat.pid)):
+            name = (processes.read_small(f"/proc/{stat.pid}/comm") or b"").decode(errors="replace").strip()
+            return f"process {stat.pid} ({name})"
     return ""
+
+
+def _open_files(pid: int) -> list[str]:
+    found: list[str] = []
+    with contextlib.suppress(OSError):
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - names are all that is wanted
+            with contextlib.suppress(OSError):
+                found.append(os.readlink(f"/proc/{pid}/fd/{descriptor}"))  # noqa: PTH115 - strings all along
+    return found
 
 
 def _listening(port: int) -> set[str]:

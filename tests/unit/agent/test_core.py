@@ -1,19 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, TypeVar
-
 import pytest
 from msgspec.structs import replace
 
-from corral.agent.core import AgentCore
 from corral.agent.inputs import (
     Beat,
-    Commanded,
     Connected,
     DevicesSampled,
     Disconnected,
-    Input,
     KnownTask,
     LaunchFailed,
     ShardsListed,
@@ -21,52 +15,19 @@ from corral.agent.inputs import (
     TaskFinished,
     TaskRemoved,
 )
-from corral.agent.outputs import ExtendLease, Forget, Launch, Note, Output, Record, SaveEpoch, Say, Stop
-from corral.appmaster.core import AppMasterCore
+from corral.agent.outputs import ExtendLease, Forget, Launch, Note, Record, SaveEpoch, Say, Stop
 from corral.model.ids import DeviceId, NodeId
 from corral.model.job import Cause, TaskExit
 from corral.model.messages import (
     AcknowledgeHeartbeat,
-    ControllerSays,
     Heartbeat,
     Hello,
     TaskPhase,
     TaskReport,
-    TaskReported,
 )
 from corral.model.resources import DeviceShare, DeviceState, Health
-from tests.unit.agent.words import GPU, NODE, OTHER_GPU, acknowledge, exited, identity, key, launch, stop
-
-T = TypeVar("T")
-
-
-class Agent:
-    """A core with a clock that the test moves."""
-
-    def __init__(self, known: Iterable[KnownTask] = (), epoch: int = 0) -> None:
-        self.core = AgentCore(identity(), AppMasterCore, known, epoch)
-        self.now = 100.0
-        self.boottime_s = 50.0
-
-    def tell(self, given: Input) -> list[Output]:
-        return self.core.handle(self.now, self.boottime_s, given)
-
-    def command(self, command: ControllerSays) -> list[Output]:
-        return self.tell(Commanded(command))
-
-
-def of_type(outputs: list[Output], kind: type[T]) -> list[T]:
-    return [output for output in outputs if isinstance(output, kind)]
-
-
-def reports(outputs: list[Output]) -> list[TaskReport]:
-    return [said.message.report for said in of_type(outputs, Say) if isinstance(said.message, TaskReported)]
-
-
-def connected(**changes: Any) -> Agent:
-    agent = Agent(**changes)
-    agent.tell(Connected())
-    return agent
+from tests.unit.agent.handled import Agent, connected, of_type, reports
+from tests.unit.agent.words import GPU, NODE, OTHER_GPU, acknowledge, exited, key, launch, stop
 
 
 def test_a_launch_is_done_once_and_then_answered_with_what_is_known() -> None:

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from corral.agent.config import AgentConfig
 from corral.agent.environment import task_environment
-from corral.model.ids import DeviceId
+from corral.model.ids import DeviceId, ServiceName
 from corral.model.job import CheckpointSpec
 from corral.model.messages import Peer
 from corral.model.resources import DeviceShare, Placement
+from corral.model.service import Guard, Probes, Secrets, ServingTask
 from tests.unit.agent.words import GPU, NODE, OTHER_GPU, key, launch
 
 CONFIG = AgentConfig(
@@ -91,3 +94,56 @@ def test_the_user_s_variables_win_except_over_the_truth() -> None:
     env = environment(envs={"PATH": "/mine", "MASTER_PORT": "1", "CORRAL_JOB": "7", "LR": "0.1"})
     assert (env["PATH"], env["MASTER_PORT"], env["LR"]) == ("/mine", "1", "0.1")
     assert env["CORRAL_JOB"] == "12"
+
+
+SERVING = ServingTask(ServiceName("chat"), 3, 7, None, Probes(), Guard.TOKEN, 30.0)
+
+
+def as_replica(**changes: Any) -> dict[str, str]:
+    command: dict[str, Any] = {
+        "placement": Placement(0, NODE, (), 1000, 256, 20001),
+        "master_port": 20001,
+        "serving": SERVING,
+        "secrets": Secrets("s3cret", "authority", "replica"),
+    }
+    return task_environment(launch(key(12), 5, **{**command, **changes}), CONFIG, {}, "/t", {"PATH": "/bin"})
+
+
+def test_a_replica_is_told_its_port_its_service_and_how_it_knows_front_ends() -> None:
+    env = as_replica()
+    assert (env["PORT"], env["CORRAL_SERVICE"], env["CORRAL_REPLICA"], env["CORRAL_REVISION"]) == (
+        "20001",
+        "chat",
+        "7",
+        "3",
+    )
+    assert env["CORRAL_FRONT_END_TOKEN"] == "s3cret"
+    assert "CORRAL_TLS_KEY" not in env
+    # Its only port is for requests: a library that meets there would take it.
+    assert "MASTER_PORT" not in env
+
+
+def test_a_port_of_the_program_s_own_is_told_too_and_not_changed_by_the_user() -> None:
+    fixed = replace(SERVING, port=8000)
+    assert as_replica(serving=fixed, envs={"PORT": "9", "CORRAL_SERVICE": "other"})["PORT"] == "8000"
+    assert as_replica(serving=fixed, envs={"PORT": "9", "CORRAL_SERVICE": "other"})["CORRAL_SERVICE"] == "chat"
+
+
+def test_a_replica_with_mutual_tls_is_told_where_its_files_are() -> None:
+    env = as_replica(serving=replace(SERVING, guard=Guard.MTLS))
+    assert [env[f"CORRAL_TLS_{what}"] for what in ("CERT", "KEY", "CA")] == [
+        "/t/tls/cert.pem",
+        "/t/tls/key.pem",
+        "/t/tls/ca.pem",
+    ]
+    assert "CORRAL_FRONT_END_TOKEN" not in env
+
+
+def test_a_replica_without_a_guard_is_told_no_secret() -> None:
+    env = as_replica(serving=replace(SERVING, guard=Guard.NONE), secrets=None)
+    assert env["PORT"] == "20001"
+    assert not [name for name in env if "TOKEN" in name or "TLS" in name]
+
+
+def test_a_task_that_serves_nothing_has_no_port() -> None:
+    assert "PORT" not in environment(placement=Placement(1, NODE, (), 1000, 256, 20001))

@@ -10,7 +10,7 @@ from corral.agent.inputs import Beat, Connected, Disconnected, KnownTask, TaskFi
 from corral.agent.leases import Leases
 from corral.agent.outputs import ExtendLease, Launch, Say, Stop
 from corral.model.messages import AcknowledgeHeartbeat, Heartbeat, Hello, SayHello, StopTask, TaskPhase
-from tests.unit.agent.test_core import Agent, of_type
+from tests.unit.agent.handled import Agent, of_type
 from tests.unit.agent.words import NODE, exited, key, launch, stop
 
 
