@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -28,10 +29,16 @@ DRILLS = ("replica",)
 class ControllerServices:
     """Every public method checks the principal first."""
 
-    def __init__(self, shell: ControlShell, files: ControllerFiles | None = None) -> None:
-        """Without ``files`` tasks run where the files are: none travel."""
+    def __init__(
+        self, shell: ControlShell, files: ControllerFiles | None = None, front: Callable[[], None] = lambda: None
+    ) -> None:
+        """Without ``files`` tasks run where the files are: none travel.
+
+        ``front`` sees to it that somebody serves; what it raises refuses the service that would need it.
+        """
         self._shell = shell
         self._files = files
+        self._front = front
 
     # ---- finding ---------------------------------------------------------------------------------------------------
 
@@ -69,6 +76,7 @@ class ControllerServices:
             raise Conflict(
                 f"service {spec.name} is new: there is no revision beside which a canary could be", hint=hint
             )
+        await asyncio.to_thread(self._front)
         if self._files is not None:
             await self._files.admit((spec.replica,))
         secrets = await asyncio.to_thread(make_secrets, spec) if known is None else None

@@ -24,6 +24,7 @@ from corral.model.ids import DEFAULT_TENANT, NodeId
 from corral.model.tenant import Role, Token
 from corral.ports.faults import FaultPoints
 from corral.ports.leadership import Head
+from corral.runtime.fronting.frontfile import ensure_front
 from corral.runtime.leading.announcing import certificate_of
 from corral.runtime.leading.clock import SteadyClock
 from corral.runtime.leading.engines import make_engine
@@ -124,11 +125,14 @@ class Term:
         """Make what the API serves: ``pool``, ``files``, ``membership`` and ``services``. Comes before ``start``."""
         planner = PlannerProcess(self.shell.core.book.config)
         self.pool = ControllerPool(self.shell, self._store, identity, planner, self.files)
-        self.services = ControllerServices(self.shell, self.files)
+        self.services = ControllerServices(self.shell, self.files, self._front)
         self.membership = make_membership(self._asked, self._paths, self.pool, self.shell.engine)
         if self._asked.role == "head":
             leaders = self._store.leaders if self._asked.store is not None else None
             self._places = Places(self._paths, self._asked, identity.url, leaders)
+
+    def _front(self) -> None:
+        ensure_front(self._paths, self._settings)
 
     async def start(self, valid: Callable[[], bool] = lambda: True) -> asyncio.Task[None]:
         """Begin; return the task of the controller, which ends when it is told to or cannot go on."""
@@ -140,6 +144,11 @@ class Term:
         await self.shell.engine.start(self.shell.hear)
         if self.membership is not None:
             await self.membership.resume()
+        if self.shell.core.book.state.services:
+            try:
+                await asyncio.to_thread(self._front)
+            except CorralError as error:
+                log.warning("this head is no front end: %s", error)
         control = asyncio.create_task(self.shell.run(), name="control")
         self._tasks = [control, *self._tasks, asyncio.create_task(self._prune(), name="prune")]
         return control
