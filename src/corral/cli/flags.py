@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -148,9 +147,12 @@ def by_flag(error: CorralError, names: Mapping[str, str]) -> CorralError:
     import msgspec
 
     def told(refusal: Refusal) -> Refusal:
-        head, rest = re.match(r"([^.\[]*)[.]?(.*)", refusal.field or "", re.DOTALL).groups()  # type: ignore[union-attr]
-        if head not in names or head == refusal.field:
+        field = refusal.field or ""
+        heads = [name for name in names if field.startswith((f"{name}.", f"{name}["))]
+        if not heads:
             return refusal
+        head = max(heads, key=len)
+        rest = field.removeprefix(head).removeprefix(".")
         return msgspec.structs.replace(refusal, field=f"{names[head]} {rest}".strip())
 
     named = CorralError.of(told(error.refusal))
