@@ -77,6 +77,7 @@ class FrontEnd:
         watchers: Sequence[Watcher] = (),
         holds: Callable[[], tuple[str, ...]] = tuple,
         on_well: Callable[[bool], None] = lambda _: None,
+        latencies: Callable[[ServiceName], tuple[float | None, float | None]] = lambda _: (None, None),
     ) -> None:
         self.table = RoutingTable(0, "")
         self._identity = identity
@@ -86,6 +87,7 @@ class FrontEnd:
         self._holds = holds
         self._watchers = watchers
         self._on_well = on_well
+        self._latencies = latencies
         self._watched: dict[ServiceName, Watched] = {}
         self._loads: tuple[RouteLoad, ...] = ()
         self._wake = asyncio.Event()
@@ -201,11 +203,16 @@ class FrontEnd:
             self._identity.address,
             self.table.epoch,
             self.table.digest,
-            self._loads,
+            tuple(self._timed(load) for load in self._loads),
             self._holds(),
             "; ".join(problems),
             self._identity.version,
         )
+
+    def _timed(self, load: RouteLoad) -> RouteLoad:
+        """Return a load with the times that callers have seen: to them all of it counts, the proxy's part included."""
+        median_s, high_s = self._latencies(load.service)
+        return load if median_s is None else replace(load, latency_p50_s=median_s, latency_p99_s=high_s)
 
     async def _tell(self) -> None:
         while True:

@@ -91,6 +91,7 @@ async def serve(paths: StatePaths, front: FrontFile, source: RouteSource) -> Non
         watchers=(affinity, access),
         holds=keeper.holds if keeper is not None else tuple,
         on_well=well,
+        latencies=access.latencies,
     )
     try:
         with metrics_served(front, access):

@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from corral.model.ids import ServiceName
 from corral.model.routes import RouteLoad, RoutingTable
 from corral.serving.access.metrics import Metrics
 from corral.serving.haproxy.logline import AccessLine
@@ -22,6 +25,8 @@ LINE_MAX = 65_536
 DIGITS_MAX = 6
 FILE_MAX_BYTES = 64 * 1024 * 1024
 FILES = 4
+RECENT = 2_000
+RECENT_S = 60.0
 log = logging.getLogger(__name__)
 
 
@@ -77,6 +82,7 @@ class AccessLog:
         self._file: int | None = None
         self._server: asyncio.Server | None = None
         self._decoder = msgspec.json.Decoder(AccessLine)
+        self._recent: dict[ServiceName, deque[tuple[float, float]]] = {}
 
     async def start(self) -> None:
         """Begin to read. Raises ``OSError``."""
@@ -100,20 +106,40 @@ class AccessLog:
 
     def apply(self, table: RoutingTable) -> None:
         """Drop the gauges of services that are gone."""
-        for gone in self.metrics.known - {route.service for route in table.routes}:
+        there = {route.service for route in table.routes}
+        for gone in self.metrics.known - there:
             self.metrics.forget(gone)
+        self._recent = {name: recent for name, recent in self._recent.items() if name in there}
 
     def note(self, load: RouteLoad) -> None:
         """Take in how a service stands."""
         self.metrics.load(load)
 
+    def latencies(self, service: ServiceName) -> tuple[float | None, float | None]:
+        """Return the median and the 99th percentile of a service's last requests (a minute's at most), in seconds."""
+        recent = self._recent.get(service)
+        if recent is None:
+            return None, None
+        _drop_old(recent)
+        ordered = sorted(seconds for _, seconds in recent)
+        if not ordered:
+            return None, None
+        return ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
+
     def _take(self, lines: list[bytes]) -> None:
+        now = time.monotonic()
         for raw in lines:
             self.lines += 1
             try:
-                self.metrics.line(self._decoder.decode(raw))
+                line = self._decoder.decode(raw)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 self.damaged += 1
+                continue
+            self.metrics.line(line)
+            if 0 < line.status < 500:
+                self._recent.setdefault(ServiceName(line.service), deque(maxlen=RECENT)).append(
+                    (now, line.total_ms / 1000)
+                )
         self._write(b"".join(raw if raw.endswith(b"\n") else raw + b"\n" for raw in lines))
 
     # ---- the file --------------------------------------------------------------------------------------------------
@@ -141,3 +167,9 @@ class AccessLog:
             if older.exists():
                 older.replace(self._path.with_suffix(f".log.{number}"))
         self._open()
+
+
+def _drop_old(recent: deque[tuple[float, float]]) -> None:
+    oldest = time.monotonic() - RECENT_S
+    while recent and recent[0][0] < oldest:
+        recent.popleft()

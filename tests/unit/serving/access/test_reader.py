@@ -63,6 +63,8 @@ def test_lines_are_kept_and_counted(tmp_path: Path) -> None:
     assert sample(access, "corral_service_response_bytes_total", service="chat") == 100
     assert sample(access, "corral_service_retried_requests_total", service="chat") == 2
     assert b"corral_service_requests_total{" in access.metrics.text()
+    assert access.latencies(ServiceName("chat")) == (0.03, 0.03)
+    assert access.latencies(ServiceName("other")) == (None, None)
 
 
 def test_the_file_is_rotated(tmp_path: Path) -> None:
