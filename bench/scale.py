@@ -20,6 +20,7 @@ import os
 import resource
 import tempfile
 import time
+from collections.abc import Container
 from pathlib import Path
 
 from bench.progress import end_tidily_on_signals, say
@@ -37,6 +38,8 @@ from corral.storage import SqliteStore
 
 DEVICES = 8
 SETTLE_S = 5.0
+PLACED_S = 30.0
+"""So long the last of what was submitted is waited for: ``placed`` is short of ``admitted`` by what was not."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 MIX = (
     (0.8, JobAsk(argv=("true",), gpu_milli=1_000)),
@@ -66,6 +69,13 @@ class Load:
             self._open.add(task)
             task.add_done_callback(self._open.discard)
         await asyncio.gather(*self._open)
+
+    async def placed(self, launched: Container[str]) -> None:
+        """Return when all that was submitted is launched, or after ``PLACED_S``."""
+        for _ in range(int(PLACED_S / 0.05)):
+            if all(job in launched for job in self.asked):
+                return
+            await asyncio.sleep(0.05)
 
     async def _submit(self, ask: JobAsk) -> None:
         asked = time.monotonic()
@@ -113,7 +123,7 @@ async def measure(nodes: int, seconds: float, per_s: float, task_s: float, direc
     wall = time.monotonic() - begin
     cores = (time.process_time() - cpu - (engine.fleet.cpu_s - fleet)) / wall
     heard, solved = (engine.heard - beats) / wall, (cpu_of(solver.pid) - solving) / wall
-    await asyncio.sleep(2.0)
+    await load.placed(engine.launched)
     delays = [
         (engine.launched[job] - asked) * 1e3
         for job, asked in list(load.asked.items())[known:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.failover import with_a_node
 from bench.heads import Heads
-from bench.postgres import Cluster
+from bench.postgres import Cluster, binaries
 from corral.client import Client
 from tests.e2e.command import UP, Corral
 
@@ -80,3 +82,39 @@ def test_a_pool_moves_to_postgresql_and_back(
     assert elsewhere(*UP).code == 0
     with Client(state_dir=elsewhere.state_dir / "pool") as client:
         assert {job.name for job in client.jobs(live=True, finished=True).jobs} == {"before", "between"}
+
+
+def test_heads_go_on_from_a_backup_that_was_made_with_the_tools_of_postgresql(
+    postgres_cluster: Cluster, tmp_path: Path
+) -> None:
+    first, second = postgres_cluster.database(), postgres_cluster.database()
+    with_a_node(postgres_cluster.url(first))
+    tools, dump = binaries(), tmp_path / "pool.dump"
+    assert tools is not None
+
+    def tool(name: str, *words: str) -> None:
+        subprocess.run([tools / name, *words], check=True, capture_output=True, timeout=120.0)
+
+    with Heads(2, postgres_cluster.port, partial(postgres_cluster.url, first)) as heads:
+        heads.start()
+        with Client(token=heads.heads[0].token, urls=heads.urls, retry_s=30.0) as client:
+            client.submit(run="true", cpus=1, name="before")
+            # While the pool runs.
+            tool("pg_dump", "--format=custom", f"--file={dump}", postgres_cluster.url(first))
+            client.submit(run="true", cpus=1, name="unknown")
+            epoch = client.status().epoch
+    tool("pg_restore", "--no-owner", f"--dbname={postgres_cluster.url(second)}", str(dump))
+    postgres_cluster.query(second, "UPDATE leadership SET epoch = epoch + 1000")
+    with Heads(2, postgres_cluster.port, partial(postgres_cluster.url, second)) as heads:
+        heads.start()
+        with Client(token=heads.heads[0].token, urls=heads.urls, retry_s=30.0) as client:
+            assert client.status().epoch > epoch + 900
+            assert {job.name for job in client.jobs(live=True, finished=True).jobs} == {"before"}
+            # The pool goes on: its numbers too, with that of the job which the backup does not know.
+            after = client.submit(run="true", cpus=1, name="after")
+            assert after.id == "2"
+            leader = heads.leader()
+            leader.kill()
+            client.cancel(after.id)
+            assert {job.name for job in client.jobs(live=True, finished=True).jobs} == {"before", "after"}
+            assert client.status().epoch > epoch + 901

@@ -85,7 +85,7 @@ def test_a_machine_that_returns_with_a_new_raylet_gets_a_new_relay(play: Play) -
         del scene.cluster.relays[Machine("a", NODE)]
         before = scene.cluster.asked
         await wait_until_async(lambda: scene.cluster.asked > before + 2)
-        assert scene.engine.connected() == {NODE}
+        await wait_until_async(lambda: scene.engine.connected() == {NODE})
         scene.files.log = b"said"
         assert await scene.engine.read_log(NODE, TASK, 1, 0, 10) == LogChunk(0, b"said", complete=False)
 
