@@ -23,6 +23,7 @@ class PoolFile(msgspec.Struct, frozen=True, kw_only=True):
     front end. ``engine`` is how the
     daemon reaches its agents. ``address`` is where other machines reach this one. ``gcs_port`` is the port of Ray's GCS
     on a head (0: any free one); ``ray_port_first`` is the first of the ports that a raylet listens on (``None``: any).
+    ``address_given``: the administrator named the address of this node; else it is found anew where it has changed.
     """
 
     host: str
@@ -42,6 +43,7 @@ class PoolFile(msgspec.Struct, frozen=True, kw_only=True):
     gcs_port: int = 0
     ray_port_first: int | None = None
     store: str | None = None
+    address_given: bool = False
 
 
 def load_pool(path: Path) -> PoolFile:

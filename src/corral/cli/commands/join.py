@@ -196,7 +196,8 @@ def join(
     release of corral, Ray or Python to a wrong clock, is said before anything is started.
 
     A machine that has joined before and has not left, after a reboot for example, is started again by plain
-    corral join: it needs neither head nor token.
+    corral join: it needs neither head nor token, and takes --address if it is to have another one. When it joins
+    anew instead, what is not given is as it was: name, --simulated, --ray-ports.
 
     Inside an allocation of Slurm the node is what Slurm gave: its CPUs, memory and GPUs. With --slurm the command
     prints a batch script that makes all machines of an allocation nodes: corral join HEAD --slurm | sbatch --nodes 4.
@@ -206,10 +207,10 @@ def join(
     from corral.runtime.starting.joining import hold, start_node
 
     if heads is None:
-        others = (token_file, name, address, ray_ports, simulated, gpus_per_node)
+        others = (token_file, name, ray_ports, simulated, gpus_per_node)
         if slurm or insecure or any(one is not None for one in others):
             raise UsageError("options of a node need its heads", hint="corral join HEAD[:PORT] ...")
-        return again(session, block=block, as_json=as_json)
+        return again(session, address=address, block=block, as_json=as_json)
     if slurm:
         print(pilot(heads, token_file=token_file, simulated=simulated, insecure=insecure), end="")
         return 0
@@ -247,11 +248,11 @@ def as_allocated(options: JoinOptions) -> JoinOptions:
     )
 
 
-def again(session: Session, *, block: bool, as_json: bool) -> int:
+def again(session: Session, *, address: str | None, block: bool, as_json: bool) -> int:
     """Start the node that this machine is."""
     from corral.runtime.starting.joining import hold, start_node_again
 
-    info = start_node_again(place_of(session))
+    info = start_node_again(place_of(session), address)
     say_joined(info, as_json=as_json)
     return hold(place_of(session), info.supervisor_pid) if block else 0
 

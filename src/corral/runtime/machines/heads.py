@@ -15,7 +15,15 @@ from msgspec.structs import replace
 
 from corral.client.calls import decoded, error_of
 from corral.client.transport import Broken, NotSent, PlainTransport, Reply
-from corral.model.errors import CertificateMismatch, CorralError, HeadUnreachable, InvalidField, NotLeader, Unavailable
+from corral.model.errors import (
+    CertificateMismatch,
+    ClockSkew,
+    CorralError,
+    HeadUnreachable,
+    InvalidField,
+    NotLeader,
+    Unavailable,
+)
 from corral.model.ids import NodeId
 from corral.ports.membership import JoinAsk, Joined
 from corral.runtime.machines.cluster import Head
@@ -23,17 +31,25 @@ from corral.runtime.machines.tls import fingerprint
 from corral.runtime.options import DEFAULT_PORT
 
 TIMEOUT_S = 10.0
+TLS_TRIAL_S = 3.0
 
 
 def head_of(text: str, fingerprints: Sequence[str]) -> Head:
     """Return the head at HOST[:PORT], whose certificate is one of ``fingerprints`` (none: no TLS).
 
-    Raises ``InvalidField``, ``HeadUnreachable`` and ``CertificateMismatch``.
+    Raises ``InvalidField`` (also for a head that speaks TLS, without fingerprints), ``HeadUnreachable`` and
+    ``CertificateMismatch``.
     """
     url = address_of(text, tls=bool(fingerprints))
-    if not fingerprints:
-        return Head(url)
     parts = urlsplit(url)
+    if not fingerprints:
+        if _speaks_tls((parts.hostname or "", parts.port or DEFAULT_PORT)):
+            raise InvalidField(
+                f"the head at {url.partition('://')[2]} speaks TLS: no token goes there in clear",
+                field="--insecure",
+                hint="leave it out, and take the whole token that `corral token join` prints on the head",
+            )
+        return Head(url)
     try:
         pem = ssl.get_server_certificate((parts.hostname or "", parts.port or DEFAULT_PORT), timeout=TIMEOUT_S)
     except ssl.SSLError:
@@ -46,6 +62,16 @@ def head_of(text: str, fingerprints: Sequence[str]) -> Head:
             hint="get the token from this very head (`corral token join`); if it is, somebody stands between",
         )
     return Head(url, pem)
+
+
+def _speaks_tls(place: tuple[str, int]) -> bool:
+    """Return whether a TLS server answers. It is told nothing, and nothing of it is believed."""
+    try:
+        ssl.get_server_certificate(place, timeout=TLS_TRIAL_S)
+    except (OSError, ValueError):
+        # It says something else, or nothing; who asks it next learns which.
+        return False
+    return True
 
 
 def address_of(text: str, *, tls: bool) -> str:
@@ -67,7 +93,7 @@ def unreachable(url: str, reason: str) -> HeadUnreachable:
 
 
 def join_at(head: Head, secret: str, ask: JoinAsk) -> Joined:
-    """Ask a head to let this machine in. Raises what it answers, ``HeadUnreachable`` and ``CertificateMismatch``.
+    """Ask a head to let this machine in. Raises what it answers, and what speaks against its certificate.
 
     The clock that it is told is that of now: another head may have been waited for in vain since ``ask`` was made.
     """
@@ -100,9 +126,7 @@ def _post(head: Head, secret: str, path: str, body: bytes) -> Reply:
         except Broken as error:
             raise Unavailable(f"the connection to {head.url} broke: {error}") from None
         except CorralError as error:
-            raise CertificateMismatch(
-                f"{head.url} has another certificate than before: {error.refusal.message}"
-            ) from None
+            raise _distrust(head, error) from None
         finally:
             transport.close()
     if reply.status >= 300:
@@ -111,6 +135,22 @@ def _post(head: Head, secret: str, path: str, body: bytes) -> Reply:
             refused.leader = reply.headers.get("location", "").removesuffix(path)
         raise refused
     return reply
+
+
+def _distrust(head: Head, error: CorralError) -> CorralError:
+    """Return what is wrong with a certificate that was the head's: it is another one, or its time is not now."""
+    doubt = error.refusal.message
+    here = f"the clock of this machine says {time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC"
+    if "not yet valid" in doubt:
+        return ClockSkew(
+            f"{here}, when the certificate of {head.url} is not valid yet", hint="set it by NTP, then join again"
+        )
+    if "has expired" in doubt:
+        return CertificateMismatch(
+            f"the certificate of {head.url} has expired: {here}",
+            hint="set it by NTP if that is wrong; else the head needs another certificate",
+        )
+    return CertificateMismatch(f"{head.url} has another certificate than before: {doubt}")
 
 
 @contextlib.contextmanager

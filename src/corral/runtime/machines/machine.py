@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import ipaddress
 import platform
 import secrets
 import socket
 import struct
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from urllib.parse import urlsplit
 
@@ -85,10 +87,34 @@ def is_own_address(address: str) -> bool:
 
 def check_own_address(address: str) -> None:
     """Raise ``InvalidField`` for an address at which others cannot reach this machine, for it is not its own."""
-    if not is_own_address(address):
-        found = ", ".join(addresses())
+    if not is_own_address(address) or _all_of(address, lambda found: found.is_unspecified):
+        raise InvalidField(f"{address} is no address of this machine", field="--address", hint=_those_it_has())
+
+
+def check_seen_from(url: str, address: str) -> None:
+    """Raise ``InvalidField`` for an address at which this machine alone reaches itself, when the head is another."""
+    host = urlsplit(url).hostname or ""
+    if is_loopback(address) and not is_loopback(host):
         raise InvalidField(
-            f"{address} is no address of this machine",
+            f"at {address} only this machine reaches itself, and the head is at {host}",
             field="--address",
-            hint=f"it has {found}" if found else "`ip address` shows those that it has",
+            hint=_those_it_has(),
         )
+
+
+def is_loopback(place: str) -> bool:
+    """Return whether a name or an address is nobody else's."""
+    return _all_of(place, lambda found: found.is_loopback)
+
+
+def _all_of(place: str, holds: Callable[[ipaddress.IPv4Address | ipaddress.IPv6Address], bool]) -> bool:
+    try:
+        found = socket.getaddrinfo(place, 0, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return all(holds(ipaddress.ip_address(str(one[4][0]).partition("%")[0])) for one in found)
+
+
+def _those_it_has() -> str:
+    found = ", ".join(addresses())
+    return f"it has {found}" if found else "`ip address` shows those that it has"

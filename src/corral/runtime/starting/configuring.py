@@ -84,6 +84,7 @@ def write_node(paths: StatePaths, options: JoinOptions, settings: Settings, node
         role="node",
         engine="ray",
         address=address,
+        address_given=options.address is not None,
         ray_port_first=options.ray_port_first or None,
     )
     save_pool(paths.pool, pool)
@@ -115,6 +116,15 @@ def renew_agents(pool: PoolFile) -> None:
     """Tell the agents of the last start that their supervisor is another one. Raises ``OSError``, ``StateUnusable``."""
     for place in pool.agents.values():
         save(msgspec.structs.replace(load(Path(place)), supervisor_start=f"{time.time_ns():x}"), Path(place))
+
+
+def move_node(paths: StatePaths, pool: PoolFile, address: str, *, given: bool) -> PoolFile:
+    """Write down where a node is now. Raises ``OSError`` and ``StateUnusable``."""
+    for place in pool.agents.values():
+        save(msgspec.structs.replace(load(Path(place)), address=address), Path(place))
+    moved = msgspec.structs.replace(pool, host=address, address=address, address_given=given)
+    save_pool(paths.pool, moved)
+    return moved
 
 
 def agent_config(

@@ -34,13 +34,19 @@ from corral.ports.membership import JoinAsk, Joined
 from corral.runtime.machines.cluster import Head, load_cluster
 from corral.runtime.machines.heads import head_of, join_at, leave_at
 from corral.runtime.machines.jointoken import JoinToken, parse_join_token
-from corral.runtime.machines.machine import address_towards, check_own_address, machine_id, own_versions
+from corral.runtime.machines.machine import (
+    address_towards,
+    check_own_address,
+    check_seen_from,
+    machine_id,
+    own_versions,
+)
 from corral.runtime.machines.rejoining import REFUSALS, note_heads, read_secret, rejoin
 from corral.runtime.options import JoinOptions, NodeInfo, StopReport
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import load_pool
 from corral.runtime.settings import load_settings
-from corral.runtime.starting.configuring import renew_agents, write_node
+from corral.runtime.starting.configuring import move_node, renew_agents, write_node
 from corral.runtime.starting.launcher import (
     end_supervisor,
     only_start,
@@ -49,6 +55,7 @@ from corral.runtime.starting.launcher import (
     spawn_supervisor,
     usable,
 )
+from corral.runtime.starting.remembering import node_address, node_as_last
 from corral.runtime.starting.topology import running_tasks
 from corral.runtime.wholefile import write_whole
 
@@ -68,6 +75,8 @@ def start_node(options: JoinOptions) -> NodeInfo:
     """
     paths = StatePaths(options.state_dir.absolute())
     token = parse_join_token(options.token, insecure=options.insecure)
+    if paths.node_token.exists() and is_node(paths.root):
+        options = node_as_last(options, load_pool(paths.pool))
     if options.address is not None:
         check_own_address(options.address)
     versions = own_versions()
@@ -109,11 +118,14 @@ def start_node(options: JoinOptions) -> NodeInfo:
     return NodeInfo(node=node, url=head.url, address=address, state_dir=str(paths.root), supervisor_pid=pid)
 
 
-def start_node_again(state_dir: Path) -> NodeInfo:
+def start_node_again(state_dir: Path, address: str | None = None) -> NodeInfo:
     """Start the node that this machine is by what it was given when it joined, after a reboot for example.
 
-    Raises ``MissingField`` where it has not joined or has left, ``AlreadyRunning``, ``HeadUnreachable``, what refuses
-    this node (``REFUSALS``) and everything that stops a start. A node that does not start stays one.
+    It is where it was, if that is an address of this machine still, unless another ``address`` is given.
+
+    Raises ``MissingField`` where it has not joined or has left, ``InvalidField`` where it has no such address,
+    ``AlreadyRunning``, ``HeadUnreachable``, what refuses this node (``REFUSALS``) and everything that stops a start. A
+    node that does not start stays one.
     """
     paths = StatePaths(state_dir.absolute())
     if not is_node(paths.root) or not paths.node_token.exists():
@@ -124,10 +136,13 @@ def start_node_again(state_dir: Path) -> NodeInfo:
         )
     own_versions()
     pool = load_pool(paths.pool)
-    check_own_address(pool.address)
+    place, given = node_address(address, pool, load_cluster(paths.cluster).heads[0].url)
     prepare(paths)
     with only_start(paths):
         _check_free(paths)
+        if (place, given) != (pool.address, pool.address_given):
+            with usable(paths):
+                pool = move_node(paths, pool, place, given=given)
         rejoin(paths)
         cluster = load_cluster(paths.cluster)
         with usable(paths):
@@ -253,6 +268,8 @@ def _first_that_answers(places: Sequence[str], token: JoinToken, ask: JoinAsk) -
     for place in asked:
         try:
             head = head_of(place, token.fingerprints)
+            if ask.address:
+                check_seen_from(head.url, ask.address)
             return head, join_at(head, token.secret, replace(ask, address=ask.address or address_towards(head.url)))
         except NotLeader as error:
             refused = error

@@ -1,13 +1,23 @@
-"""What a head is started with: what it is asked for, else what its last start was, else what the machine says."""
+"""What a head or a node is started with: what it is asked for, else what its last start was, else what is found."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from corral.devices.cpu import node_facts
 from corral.model.errors import InvalidField
-from corral.runtime.machines.machine import addresses, check_own_address, is_own_address, own_address
-from corral.runtime.options import HeadAsked, HeadOptions, PoolOptions
+from corral.runtime.machines.machine import (
+    address_towards,
+    addresses,
+    check_own_address,
+    check_seen_from,
+    is_loopback,
+    is_own_address,
+    own_address,
+)
+from corral.runtime.options import HeadAsked, HeadOptions, JoinOptions, PoolOptions
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile
 
@@ -79,6 +89,41 @@ def _place(asked: HeadAsked, last: PoolFile | None) -> tuple[str, str, tuple[str
         address = own_address()
         host = asked.host or address
     return host, address, (alone_note(),) if address == LOOPBACK else ()
+
+
+def node_as_last(options: JoinOptions, last: PoolFile) -> JoinOptions:
+    """Return the options of a node that has not left and joins anew: what is not given is as it was."""
+    if options.devices is None and options.simulated is None and options.gpus_per_node is None:
+        options = replace(options, simulated=last.simulated, gpus_per_node=last.gpus_per_node)
+    kept = last.address if last.address_given and is_own_address(last.address) else None
+    return replace(
+        options,
+        node=options.node or next(iter(last.agents), None),
+        address=options.address or kept,
+        ray_port_first=last.ray_port_first if options.ray_port_first is None else options.ray_port_first,
+    )
+
+
+def node_address(asked: str | None, last: PoolFile, head: str) -> tuple[str, bool]:
+    """Return where others reach a node that starts again, and whether somebody named that address.
+
+    One that was found and has changed is found anew, as the one from which ``head`` (a URL) is reached. Raises
+    ``InvalidField`` where there is none.
+    """
+    if asked is not None:
+        check_own_address(asked)
+        check_seen_from(head, asked)
+        return asked, True
+    if is_own_address(last.address):
+        return last.address, last.address_given
+    found = address_towards(head)
+    if last.address_given or is_loopback(found):
+        raise InvalidField(
+            f"the last start was at {last.address}, which is no address of this machine now",
+            field="--address",
+            hint="is the network up? A new address: `corral join --address ADDRESS`",
+        )
+    return found, False
 
 
 def alone_note() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import http.server
 import json
 import socket
@@ -9,12 +10,24 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
-from corral.model.errors import CertificateMismatch, HeadUnreachable, InvalidField, NotLeader, VersionMismatch
+from corral.model.errors import (
+    CertificateMismatch,
+    ClockSkew,
+    CorralError,
+    HeadUnreachable,
+    InvalidField,
+    NotLeader,
+    VersionMismatch,
+)
 from corral.model.ids import NodeId
 from corral.ports.membership import JoinAsk, Versions
 from corral.runtime.machines.cluster import Head
@@ -51,12 +64,12 @@ class Speaker(http.server.BaseHTTPRequestHandler):
 class Listening:
     """A head as far as TLS and one answer go."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, made: tuple[Path, Path] | None = None) -> None:
         class Here(Speaker):
             asked: ClassVar[list[tuple[str, str | None, Any]]] = []
 
         self.kind = Here
-        certificate, key = own_certificate(folder, "127.0.0.1")
+        certificate, key = made or own_certificate(folder, "127.0.0.1")
         self.pem = certificate.read_text()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
@@ -149,3 +162,58 @@ def test_nobody_there_is_said(tmp_path: Path) -> None:
             head_of(place, ("0" * 64,))
         with pytest.raises(HeadUnreachable, match=f"no head answers at http://{place}: connection refused"):
             join_at(head_of(place, ()), "secret", ASK)
+
+
+def test_a_head_that_speaks_tls_gets_no_token_in_clear(head: Listening) -> None:
+    with pytest.raises(InvalidField, match=f"the head at {head.place} speaks TLS: no token goes there in clear"):
+        head_of(head.place, ())
+    assert head.kind.asked == []
+
+
+def test_a_head_without_tls_is_asked_in_clear() -> None:
+    class Here(Speaker):
+        asked: ClassVar[list[tuple[str, str | None, Any]]] = []
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Here) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        place = f"127.0.0.1:{server.server_address[1]}"
+        assert head_of(place, ()) == Head(f"http://{place}")
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("begins, ends, kind, words", [
+    (dt.timedelta(days=2), dt.timedelta(days=9), ClockSkew, r"the clock of this machine says .* is not valid yet"),
+    (-dt.timedelta(days=9), -dt.timedelta(days=2), CertificateMismatch, r"has expired: the clock of this machine says"),
+])  # fmt: skip
+def test_a_certificate_whose_time_is_not_now_is_no_other_one(
+    tmp_path: Path, begins: dt.timedelta, ends: dt.timedelta, kind: type[CorralError], words: str
+) -> None:
+    made = made_for(tmp_path / "tls", begins, ends)
+    listening = Listening(tmp_path / "tls", made)
+    try:
+        with pytest.raises(kind, match=words):
+            join_at(head_of(listening.place, (fingerprint(listening.pem),)), "s", ASK)
+        assert listening.kind.asked == []
+    finally:
+        listening.close()
+
+
+def made_for(folder: Path, begins: dt.timedelta, ends: dt.timedelta) -> tuple[Path, Path]:
+    """Make a certificate of 127.0.0.1 that is valid from and to so long after now."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "head")])
+    now = dt.datetime.now(dt.UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now + begins, now + ends)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    folder.mkdir()
+    files = folder / "cert.pem", folder / "key.pem"
+    pem = serialization.Encoding.PEM
+    files[0].write_bytes(certificate.public_bytes(pem))
+    plain = serialization.NoEncryption()
+    files[1].write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    return files

@@ -28,13 +28,13 @@ from corral.runtime.machines.cluster import ClusterFile, Head, save_cluster
 from corral.runtime.machines.jointoken import JoinToken
 from corral.runtime.options import JoinOptions
 from corral.runtime.paths import StatePaths
-from corral.runtime.poolfile import PoolFile, save_pool
+from corral.runtime.poolfile import PoolFile, load_pool, save_pool
 from corral.runtime.settings import Settings
 from corral.runtime.starting import joining
 from corral.runtime.starting.configuring import agent_config, write_agents
 from corral.runtime.starting.launcher import prepare
 
-HEAD = Head("http://10.0.0.1:7420")
+HEAD = Head("http://127.0.0.1:7420")
 TOKEN = f"corral_join_{'x' * 32}"
 JOINED = Joined(
     gcs="10.0.0.1:7421",
@@ -125,6 +125,13 @@ def test_a_machine_that_has_joined_is_started_again_from_what_it_has(
     started[0].wait()
     assert (info.node, info.url, info.address) == ("n1", HEAD.url, "127.0.0.1")
     assert load(Path(pool.agents["n1"])).supervisor_start != "0"
+    # At another address.
+    info = joining.start_node_again(paths.root, "127.0.0.3")
+    started[1].kill()
+    started[1].wait()
+    assert (info.address, load(Path(pool.agents["n1"])).address) == ("127.0.0.3", "127.0.0.3")
+    moved = load_pool(paths.pool)
+    assert (moved.host, moved.address, moved.address_given) == ("127.0.0.3", "127.0.0.3", True)
     answers = iter((JOINED, Unauthenticated("another machine has the name")))
 
     def rejoin(_: StatePaths) -> Joined:
@@ -136,7 +143,7 @@ def test_a_machine_that_has_joined_is_started_again_from_what_it_has(
     monkeypatch.setattr(joining, "rejoin", rejoin)
     with pytest.raises(Unauthenticated):
         joining.start_node_again(paths.root)
-    assert started[1].returncode is not None
+    assert started[2].returncode is not None
     assert paths.node_token.exists()
 
 

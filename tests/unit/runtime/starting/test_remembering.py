@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from corral.model.errors import InvalidField
-from corral.runtime.options import HeadAsked, HeadOptions
+from corral.runtime.options import HeadAsked, HeadOptions, JoinOptions
 from corral.runtime.poolfile import PoolFile
 from corral.runtime.starting import remembering
-from corral.runtime.starting.remembering import as_last
+from corral.runtime.starting.remembering import as_last, node_address, node_as_last
 
 LAST = PoolFile(
     host="127.0.0.3",
@@ -62,3 +62,42 @@ def test_a_head_that_only_its_own_machine_reaches_says_so(tmp_path: Path, monkey
     assert "only this machine can join" in note
     assert "(10.0.0.1, 10.1.0.1): --address" in note
     assert as_last(HeadAsked(state_dir=tmp_path, address="127.0.0.1"), None)[1] == ()
+
+
+HEAD = "https://10.0.0.1:7420"
+NODE = PoolFile(
+    host="192.0.2.9", address="192.0.2.9", fork_socket="", agents={"n1": "x"}, role="node", simulated="h100",
+    gpus_per_node=4, ray_port_first=7500,
+)  # fmt: skip
+
+
+def test_a_node_is_where_it_was_while_that_is_this_machine() -> None:
+    there = replace(NODE, address="127.0.0.2", address_given=True)
+    assert node_address(None, there, "https://127.0.0.1:7420") == ("127.0.0.2", True)
+    assert node_address("127.0.0.3", there, "https://127.0.0.1:7420") == ("127.0.0.3", True)
+
+
+def test_a_node_finds_an_address_anew_that_it_had_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembering, "address_towards", {HEAD: "10.0.0.7"}.__getitem__)
+    assert node_address(None, NODE, HEAD) == ("10.0.0.7", False)
+
+
+@pytest.mark.parametrize("given, found", [(True, "10.0.0.7"), (False, "127.0.0.1")], ids=["given", "network down"])
+def test_a_node_without_an_address_says_what_to_do(monkeypatch: pytest.MonkeyPatch, given: bool, found: str) -> None:
+    monkeypatch.setattr(remembering, "address_towards", lambda _: found)
+    with pytest.raises(InvalidField, match=r"the last start was at 192\.0\.2\.9, which is no address") as raised:
+        node_address(None, replace(NODE, address_given=given), HEAD)
+    assert "corral join --address ADDRESS" in (raised.value.refusal.hint or "")
+
+
+def test_a_node_that_joins_anew_is_as_it_was_where_nothing_else_is_said() -> None:
+    options = JoinOptions(state_dir=Path("x"), heads=("h",), token="t")
+    kept = node_as_last(options, NODE)
+    assert (kept.node, kept.simulated, kept.gpus_per_node, kept.ray_port_first) == ("n1", "h100", 4, 7500)
+    # Its address is found as before, or stays the one that was named.
+    assert kept.address is None
+    assert node_as_last(options, replace(NODE, address="127.0.0.2", address_given=True)).address == "127.0.0.2"
+    other = node_as_last(replace(options, node="n2", simulated="a100", ray_port_first=0), NODE)
+    assert (other.node, other.simulated, other.gpus_per_node, other.ray_port_first) == ("n2", "a100", None, 0)
+    # What a batch system gave are real devices.
+    assert node_as_last(replace(options, devices=("0",)), NODE).simulated is None
