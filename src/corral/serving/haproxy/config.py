@@ -6,16 +6,19 @@ from pathlib import Path
 
 import msgspec
 
+BUFFER_BYTES = 32 * 1024
+"""A buffer of the proxy. Each request that may be sent again is copied with all of its buffer, however short it is:
+1 MB instead of 32 KB takes 0.9 ms of CPU for each request instead of 0.06 (measured with HAProxy 2.8.25)."""
+
+BODY_SHORT_BYTES = 24 * 1024
+"""A body that is no longer fits into such a buffer, with 8 KB of headers: it is waited for, read and sent again."""
+
 BODY_HELD_BYTES = 1024 * 1024
-"""A request whose body is no longer is held until it is complete: then it can be routed by it, and sent again."""
+"""A longer one goes through a second process, which holds up to so many bytes until they are complete."""
 
-BUFFER_BYTES = BODY_HELD_BYTES + 64 * 1024
-"""A buffer holds such a body and the headers before it.
-
-A request under way has one for what it sends, another for what it gets, and a third while it may be sent again. They
-are taken from the kernel page by page as they fill, so that 1,000 requests of 10 KB hold some 30 MB, and 1,000 of
-1 MB up to 3 GB.
-"""
+HOLD_BUFFER_BYTES = BODY_HELD_BYTES + 64 * 1024
+HELD_AT_ONCE_MAX = 500
+"""Two buffers for each: 1.1 GB at most, taken as they fill."""
 
 
 LOG_RING_BYTES = 8 * 1024 * 1024

@@ -16,6 +16,7 @@ from corral.model.ids import ServiceName
 from corral.model.routes import RouteLoad, RoutingTable
 from corral.serving.haproxy import certificates, listening
 from corral.serving.haproxy.config import ProxyConfig
+from corral.serving.haproxy.holding import Holding
 from corral.serving.haproxy.ledger import Ledger
 from corral.serving.haproxy.process import Refused, connections_that_fit
 from corral.serving.haproxy.render import Desired, Rendered, check_words, render
@@ -38,6 +39,7 @@ class Driver:
         check_words(str(config.folder))
         self._config = replace(config, connections_max=connections_that_fit(config.connections_max))
         self._running = Running(self._config)
+        self._holding = Holding(self._config)
         self._table = RoutingTable(0, "")
         self._ejected: dict[ServiceName, set[str]] = {}
         self._no_retry: set[ServiceName] = set()
@@ -67,8 +69,8 @@ class Driver:
                 self._certificate, self._expires_at = certificates.load(self._config.tls, time.time())
             await self._running.adopt()
             await self._serve()
-        loop = asyncio.get_running_loop()
-        self._works = [loop.create_task(self._keep()), loop.create_task(self._tend())]
+            await self._try("hold", self._holding.start)
+        self._works = [asyncio.create_task(work) for work in (self._keep(), self._tend(), self._holding.keep())]
 
     async def apply(self, table: RoutingTable) -> None:
         """Serve by a table from now on. What cannot be done is in ``problem``; what served before goes on then."""
@@ -111,11 +113,13 @@ class Driver:
         """End HAProxy: what is under way is cut."""
         await self._rest()
         await self._running.stop()
+        await self._holding.stop()
 
     async def leave(self) -> None:
         """Let go of HAProxy: it goes on, for the next driver."""
         await self._rest()
         self._running.lost()
+        self._holding.let_go()
 
     async def _rest(self) -> None:
         works, self._works = self._works, []

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from corral.model.errors import DependencyMissing, ProxyFault, ProxyRefused
 
-MASTER = "master.sock"
+MASTER, HOLD_MASTER = "master.sock", "hold-master.sock"
 CHECK_S = 20.0
 STOP_S = 5.0
 
@@ -106,9 +106,9 @@ class Master:
         self._pidfd = os.pidfd_open(pid) if process is None else -1
 
     @classmethod
-    async def start(cls, binary: Path, folder: Path, configuration: Path) -> Master:
+    async def start(cls, binary: Path, folder: Path, configuration: Path, socket: str = MASTER) -> Master:
         """Start it; whether it comes up is seen by its socket. Raises ``ProxyFault``."""
-        command = [str(binary), "-W", "-S", f"{folder / MASTER},mode,600,level,admin", "-f", str(configuration)]
+        command = [str(binary), "-W", "-S", f"{folder / socket},mode,600,level,admin", "-f", str(configuration)]
         try:
             with (folder / "haproxy.log").open("ab") as log:
                 process = await asyncio.create_subprocess_exec(

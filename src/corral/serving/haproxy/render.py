@@ -20,13 +20,27 @@ from corral.model.errors import InvalidField
 from corral.model.ids import ServiceName
 from corral.model.routes import GUARD_HEADER, REPLICA_HEADER, SERVICE_HEADER, TENANT_HEADER, Route, RoutingTable
 from corral.model.service import Balance, Guard, Retry
-from corral.serving.haproxy.config import BODY_HELD_BYTES, BUFFER_BYTES, LOG_RING_BYTES, ProxyConfig
+from corral.serving.haproxy.config import (
+    BODY_HELD_BYTES,
+    BODY_SHORT_BYTES,
+    BUFFER_BYTES,
+    HELD_AT_ONCE_MAX,
+    HOLD_BUFFER_BYTES,
+    LOG_RING_BYTES,
+    ProxyConfig,
+)
 from corral.serving.haproxy.logline import LOG_FORMAT
 from corral.serving.haproxy.servers import HOLDER, Server, servers_of
-from corral.serving.haproxy.template import configuration
+from corral.serving.haproxy.template import template
 
 CONFIGURATION = "haproxy.cfg"
 KEYS, REASONS, NO_RETRY, STATE = "keys.map", "reasons.map", "noretry.map", "servers.state"
+HOLD_SOCKET, AGAIN_SOCKET = "hold.sock", "again.sock"
+MODEL_HEADER, REPEAT_HEADER = "X-Corral-Model", "X-Corral-Repeat"
+"""Between the proxy's two processes only: the model that a body names, and that the request may be repeated."""
+
+OPENAI_PATHS = "/v1/chat/completions /v1/completions /v1/embeddings"
+KEY_NEEDED = "an API key is needed: Authorization: Bearer KEY"
 RETRY_AFTER_S = 5
 RETRY_ON = "conn-failure empty-response junk-response response-timeout 500 502 503 504"
 RATE_REQUESTS_MIN = 10
@@ -116,8 +130,8 @@ def render(config: ProxyConfig, desired: Desired) -> Rendered:
         secret_files = _secret_files(route, named)
         servers[service] = servers_of(route, ejected, secret_files, desired.addresses)
         services.append(_service(config, route) | {"files": secret_files})
-    text = configuration().render(**words, services=[s | {"servers": servers[s["name"]]} for s in services])
-    bare = configuration().render(**words, services=[s | {"servers": ()} for s in services])
+    text = template("haproxy.cfg.j2").render(**words, services=[s | {"servers": servers[s["name"]]} for s in services])
+    bare = template("haproxy.cfg.j2").render(**words, services=[s | {"servers": ()} for s in services])
     reasons: dict[str, str] = {r.service: quote_plus(r.reason) for r in routes if r.reason}
     files[CONFIGURATION] = text.encode()
     files[KEYS] = _map(desired.table.keys)
@@ -192,13 +206,14 @@ def _settings(
     binds = [f"{_bracketed(config.address)}:{port}" for port in (config.port, *ports)]
     certificate = named.by_content("front", "pem", desired.certificate) if desired.certificate else ""
     return {
-        "config": config,
         "access_log": str(config.access_log) if config.access_log else "",
         "log_ring_bytes": LOG_RING_BYTES,
         "affinity": str(config.affinity) if config.affinity else "",
         "relay": str(config.relay) if config.relay else "",
         "buffer_bytes": BUFFER_BYTES,
-        "held_bytes": BODY_HELD_BYTES,
+        **_words(config),
+        "short_bytes": BODY_SHORT_BYTES,
+        "key_needed": KEY_NEEDED,
         "state_file": named.fixed(STATE),
         "keys": named.fixed(KEYS),
         "noretry": named.fixed(NO_RETRY),
@@ -206,11 +221,11 @@ def _settings(
         "hosts": named.by_content("hosts", "map", _map(_hosts(routes, problems))),
         "names": named.by_content("names", "map", _map({r.service: r.service for r in routes})),
         "models": named.by_content("models", "map", _map(models)),
+        "keyed": named.by_content("keyed", "map", _map({r.service: "1" for r in routes if r.traffic.keys})),
+        "repeatable": named.by_content("repeatable", "map", _map(_repeatable(routes))),
         "relayed": named.by_content("relayed", "map", _map({r.service: "1" for r in routes if r.relayed})),
         "model_list": named.by_content("models", "json", model_list(routes)),
         "models_need_keys": all(r.traffic.keys for r in routes if r.model is not None),
-        "failures": FAILURES,
-        "error": error,
         "none_ready": lambda name: _none_ready(name, named.fixed(REASONS)),
         "retry_after_s": RETRY_AFTER_S,
         "binds": binds,
@@ -221,6 +236,28 @@ def _settings(
         "replica_header": REPLICA_HEADER,
         "service_header": SERVICE_HEADER,
         "tenant_header": TENANT_HEADER,
+    }
+
+
+def render_hold(config: ProxyConfig) -> str:
+    """Return the configuration of the process that holds long bodies: it knows no services, and never changes."""
+    return template("hold.cfg.j2").render(
+        **_words(config), buffer_bytes=HOLD_BUFFER_BYTES, at_once=min(HELD_AT_ONCE_MAX, config.connections_max)
+    )
+
+
+def _words(config: ProxyConfig) -> dict[str, object]:
+    """Return what both configurations say."""
+    return {
+        "config": config,
+        "held_bytes": BODY_HELD_BYTES,
+        "failures": FAILURES,
+        "error": error,
+        "hold": f"unix@{config.folder / HOLD_SOCKET}",
+        "again": f"unix@{config.folder / AGAIN_SOCKET}",
+        "model_header": MODEL_HEADER,
+        "repeat_header": REPEAT_HEADER,
+        "openai_paths": OPENAI_PATHS,
     }
 
 
@@ -247,6 +284,12 @@ def _hosts(routes: list[Route], problems: list[str]) -> dict[str, str]:
             elif hosts.setdefault(name, route.service) != route.service:
                 problems.append(f"service {route.service}: host {host} is that of {hosts[name]}")
     return hosts
+
+
+def _repeatable(routes: list[Route]) -> dict[str, str]:
+    """Return which services let long requests be sent again: the idempotent ones, or all."""
+    words = {Retry.IDEMPOTENT: "idempotent", Retry.BEFORE_FIRST_TOKEN: "always"}
+    return {route.service: words[route.traffic.retry] for route in routes if route.traffic.retry in words}
 
 
 def _secret_files(route: Route, named: _Named) -> dict[str, str]:
@@ -277,7 +320,6 @@ def _service(config: ProxyConfig, route: Route) -> dict[str, Any]:
         "health_path": route.health_path,
         "retry_on": "" if traffic.retry is Retry.NEVER else RETRY_ON,
         "retry_idempotent": traffic.retry is Retry.IDEMPOTENT,
-        "key_needed": traffic.keys,
         "rate": _rate(traffic.requests_s_max),
         "body_max": traffic.body_max_bytes,
         "token": route.secrets.token if traffic.guard is Guard.TOKEN else "",

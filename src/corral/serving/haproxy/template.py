@@ -36,8 +36,8 @@ def milliseconds(seconds: float) -> str:
 
 
 @cache
-def configuration() -> Template:
-    """Return the template of the configuration. Raises ``DependencyMissing``."""
+def template(name: str) -> Template:
+    """Return a template of a configuration. Raises ``DependencyMissing``."""
     try:
         from jinja2 import Environment, StrictUndefined
     except ImportError:
@@ -48,4 +48,4 @@ def configuration() -> Template:
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
     environment.filters.update(q=quoted, lf=literal, ms=milliseconds)
-    return environment.from_string(files(__package__).joinpath("haproxy.cfg.j2").read_text())
+    return environment.from_string(files(__package__).joinpath(name).read_text())

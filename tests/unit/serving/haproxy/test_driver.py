@@ -111,6 +111,31 @@ async def test_a_proxy_outlives_its_driver_and_the_next_one_takes_it_over(world:
 
 
 @in_world()
+async def test_the_process_that_holds_long_bodies_comes_back_and_short_ones_never_need_it(world: World) -> None:
+    one = await world.replica("r1", answers("one"))
+    await world.serve(one, model="m")
+    body = b'{"messages": "%s", "model": "m"}' % (b"x" * 100_000)
+
+    async def long() -> bool:
+        return (await world.call("POST", "/v1/completions", {"Host": "front"}, body)).status == 200
+
+    assert await long()
+    before = world.driver._holding.pid
+    assert before is not None
+    os.kill(before, signal.SIGKILL)
+    assert (await world.call()).status == 200
+    assert (await world.call("POST", "/", {}, body)).status in (200, 503)
+    await becomes(long, "long bodies to be held again")
+    assert world.driver._holding.pid != before
+    heard = one.heard[-1]
+    assert heard.body == body
+    assert heard.headers["x-forwarded-for"] == "127.0.0.1"
+    assert (heard.headers["x-forwarded-proto"], "x-corral-model" in heard.headers) == ("http", False)
+    await becomes(lambda: world.driver.problem == "", "all to be well")
+    assert [line.client for line in world.lines] == ["127.0.0.1"] * len(world.lines)
+
+
+@in_world()
 async def test_a_port_that_is_taken_stops_nobody_else_and_is_had_when_it_is_free(world: World) -> None:
     one = await world.replica("r1", answers("one"))
     with socket.socket() as other:
@@ -185,7 +210,7 @@ async def test_a_configuration_that_is_refused_as_a_whole_changes_nothing(world:
     await answers_again(world, b"one")
     world.driver._config = good
     await world.tell(*world.routes)
-    assert world.driver.problem == ""
+    await becomes(lambda: world.driver.problem == "", "all to be well")
     assert (await world.call("GET", "/", {"Host": "till"})).status == 503
 
 
