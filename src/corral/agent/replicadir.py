@@ -15,13 +15,12 @@ import msgspec
 from corral.agent import processes
 from corral.agent.taskdir import write_file
 from corral.model.messages import LaunchTask
-from corral.model.service import Guard, Secrets, ServingTask
+from corral.model.service import Guard, Secrets, ServingTask, certificates_of
 
 SERVING = "serving.json"
 STARTED_UP = "started-up"
 TLS = "tls"
 TOKEN_NAME = "CORRAL_FRONT_END_TOKEN"  # noqa: S105 - a name, not a secret
-_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 _KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----\n?", re.DOTALL)
 
 
@@ -71,12 +70,12 @@ def lay(command: LaunchTask, directory: str) -> None:
         return
     if serving.guard is Guard.MTLS:
         secrets = _secrets(command)
-        key, cert = _KEY.search(secrets.replica_pem), _CERTIFICATE.search(secrets.replica_pem)
-        if key is None or cert is None or not secrets.authority_pem:
+        key = _KEY.search(secrets.replica_pem)
+        cert, authority = certificates_of(secrets.replica_pem), certificates_of(secrets.authority_pem)
+        if key is None or not cert or not authority:
             raise NotServable("the service has no certificate for its replicas")
         os.mkdir(f"{directory}/{TLS}", 0o700)  # noqa: PTH102 - strings all along
-        chain = "".join(_CERTIFICATE.findall(secrets.replica_pem))
-        for name, text in (("key", key.group()), ("cert", chain), ("ca", secrets.authority_pem)):
+        for name, text in (("key", key.group()), ("cert", cert), ("ca", authority)):
             write_file(f"{directory}/{TLS}/{name}.pem", text.encode(), 0o600)
     write_file(f"{directory}/{SERVING}", msgspec.json.encode(ServingFile(serving, port)))
 

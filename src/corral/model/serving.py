@@ -45,10 +45,11 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 class Probes(msgspec.Struct, frozen=True):
-    """What is asked of a replica. Readiness and liveness count only once ``startup`` was good (or is not there).
+    """What is asked of a replica. Readiness and liveness count only once ``startup`` was good.
 
-    A replica that does not start up ``startup_within_s`` after its process began has failed, and so has one whose
-    ``liveness`` is bad. One whose ``readiness`` is bad gets no requests.
+    Without ``startup`` the first good answer to ``readiness`` stands for it. A replica that does not start up
+    ``startup_within_s`` after its process began has failed, and so has one whose ``liveness`` is bad. One whose
+    ``readiness`` is bad gets no requests.
     """
 
     startup: Probe | None = None
