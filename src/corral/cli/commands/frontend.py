@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from corral.cli.commands.pool import TlsCert, TlsKey
 from corral.cli.session import Session, note, print_json
 from corral.cli.tree import Json, StrictGroup, command
 from corral.model.errors import InvalidField, UsageError
@@ -48,75 +49,76 @@ def show(session: Session, *, as_json: bool) -> None:
     session.answer({"front_ends": found}, text, as_json=as_json)
 
 
+Heads = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="HEAD[:PORT][,HEAD...]", help="Heads of the pool; none on a head itself.", show_default=False
+    ),
+]
+TokenFile = Annotated[
+    str | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help="File with the token of corral frontend token; $CORRAL_FRONT_TOKEN otherwise.",
+        show_default=False,
+    ),
+]
+Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Its name in lists; the host name otherwise.")]
+Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where it listens; 0.0.0.0 is everywhere.")]
+Port = Annotated[int, typer.Option("--port", metavar="PORT", min=1, max=65535, help="Port for all services.")]
+Url = Annotated[
+    str, typer.Option("--address", metavar="URL", help="What people call it by, in lists.", show_default=False)
+]
+MetricsPort = Annotated[
+    int, typer.Option("--metrics-port", metavar="PORT", min=0, max=65535, help="Port of its metrics; 0: none.")
+]
+Virtual = Annotated[
+    str | None,
+    typer.Option(
+        "--vip",
+        metavar="ADDRESS/LENGTH",
+        help="A virtual address that it holds in turn with others.",
+        show_default=False,
+    ),
+]
+Interface = Annotated[
+    str | None,
+    typer.Option("--interface", metavar="NAME", help="Where the virtual address goes.", show_default=False),
+]
+Own = Annotated[
+    str | None, typer.Option("--own", metavar="ADDRESS", help="This machine's address there.", show_default=False)
+]
+Peer = Annotated[
+    list[str] | None,
+    typer.Option("--peer", metavar="ADDRESS", help="Another front end's address there; repeat it.", show_default=False),
+]
+Router = Annotated[int, typer.Option("--router", metavar="ID", help="VRRP router id, the same at all of them.")]
+Priority = Annotated[
+    int, typer.Option("--priority", metavar="N", help="The highest of those that are well has the address.")
+]
+
+
 @frontend.command()
 @command
 def start(
     session: Session,
-    heads: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="HEAD[:PORT][,HEAD...]", help="Heads of the pool; none on a head itself.", show_default=False
-        ),
-    ] = None,
+    heads: Heads = None,
     *,
-    token_file: Annotated[
-        str | None,
-        typer.Option(
-            "--token-file",
-            metavar="FILE",
-            help="File with the token of corral frontend token; $CORRAL_FRONT_TOKEN otherwise.",
-            show_default=False,
-        ),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Its name in lists; the host name otherwise.")
-    ] = None,
-    host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="Where it listens; 0.0.0.0 is everywhere.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", metavar="PORT", min=1, max=65535, help="Port for all services.")
-    ] = 7480,
-    address: Annotated[
-        str, typer.Option("--address", metavar="URL", help="What people call it by, in lists.", show_default=False)
-    ] = "",
-    tls_cert: Annotated[
-        str | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM).", show_default=False)
-    ] = None,
-    tls_key: Annotated[
-        str | None, typer.Option("--tls-key", metavar="FILE", help="Its key (PEM).", show_default=False)
-    ] = None,
-    metrics_port: Annotated[
-        int, typer.Option("--metrics-port", metavar="PORT", min=0, max=65535, help="Port of its metrics; 0: none.")
-    ] = 7481,
-    vip: Annotated[
-        str | None,
-        typer.Option(
-            "--vip",
-            metavar="ADDRESS/LENGTH",
-            help="A virtual address that it holds in turn with others.",
-            show_default=False,
-        ),
-    ] = None,
-    interface: Annotated[
-        str | None,
-        typer.Option("--interface", metavar="NAME", help="Where the virtual address goes.", show_default=False),
-    ] = None,
-    own: Annotated[
-        str | None, typer.Option("--own", metavar="ADDRESS", help="This machine's address there.", show_default=False)
-    ] = None,
-    peer: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--peer", metavar="ADDRESS", help="Another front end's address there; repeat it.", show_default=False
-        ),
-    ] = None,
-    router: Annotated[
-        int, typer.Option("--router", metavar="ID", help="VRRP router id, the same at all of them.")
-    ] = 74,
-    priority: Annotated[
-        int, typer.Option("--priority", metavar="N", help="The highest of those that are well has the address.")
-    ] = 100,
+    token_file: TokenFile = None,
+    name: Name = None,
+    host: Host = "127.0.0.1",
+    port: Port = 7480,
+    address: Url = "",
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    metrics_port: MetricsPort = 7481,
+    vip: Virtual = None,
+    interface: Interface = None,
+    own: Own = None,
+    peer: Peer = None,
+    router: Router = 74,
+    priority: Priority = 100,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Send the token without TLS, to a head that runs so.")
     ] = False,
@@ -128,19 +130,13 @@ def start(
     when one dies: with a virtual address that moves (--vip needs keepalived and root), or by the list of their
     addresses.
     """
-    from corral.runtime.starting.frontends import VARIABLE, FrontOptions, start_front_end
+    from corral.runtime.starting.frontends import FrontOptions, start_front_end
 
-    token = os.environ.get(VARIABLE) or None
-    if token_file is not None:
-        try:
-            token = Path(token_file).read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidField(f"cannot read {token_file}: {error}", field="--token-file") from None
     info = start_front_end(
         FrontOptions(
             state_dir=session.state_dir,
             heads=tuple(one for one in (heads or "").split(",") if one),
-            token=token,
+            token=token_of(token_file),
             name=name,
             host=host,
             port=port,
@@ -156,6 +152,18 @@ def start(
         print_json(info)
     else:
         note(f"front end {info.name} serves at {info.url}")
+
+
+def token_of(file: str | None) -> str | None:
+    """Return the token from a file, else from the environment, if any. Raises ``InvalidField``."""
+    from corral.runtime.starting.frontends import VARIABLE
+
+    if file is None:
+        return os.environ.get(VARIABLE) or None
+    try:
+        return Path(file).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidField(f"cannot read {file}: {error}", field="--token-file") from None
 
 
 def virtual(
