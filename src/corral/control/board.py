@@ -54,6 +54,7 @@ def node_offer(node: Node, held: Held, view: NodeView) -> NodeOffer:
         memory_mib=max(0, node.spec.memory_mib - held.memory_mib),
         total=Amount(MILLI * len(devices), node.spec.cpus_milli, node.spec.memory_mib),
         shards=view.shards,
+        address=node.spec.address or node.spec.hostname,
     )
 
 

@@ -123,6 +123,7 @@ class ControlCore:
             case Fenced():
                 self.silence.fenced(now, answer)
             case Solved():
+                self.services.protect(now)
                 self.rounds.solved(now, answer)
             case Proposed():
                 self.proposals.answered(now, answer)

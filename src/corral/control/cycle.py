@@ -12,10 +12,12 @@ from msgspec.structs import replace
 
 from corral.control.awards import Awards
 from corral.control.book import Book
+from corral.control.holdings import kin_of
 from corral.control.proposals import Proposals
 from corral.control.waiting import may_start
 from corral.model.events import GangPlaced
 from corral.model.ids import TenantId
+from corral.model.job import Job
 from corral.model.offer import (
     Allocation,
     Arbitration,
@@ -26,10 +28,13 @@ from corral.model.offer import (
     VerdictKind,
 )
 from corral.model.resources import Amount, Placement
+from corral.policy.apart import Apart
 from corral.policy.arbitration import arbitrate
 from corral.policy.fairness import credit, due_shares
 from corral.policy.memory import Memory
 from corral.policy.verification import verify_all
+
+PORT_TAKEN = "another replica has its port on that machine"
 
 
 class Cycle:
@@ -81,7 +86,7 @@ class Cycle:
         """Start the gangs for which all that was awarded has come free."""
         snapshot = self.prune(now)
         for verdict in self.commit(now, snapshot, self.awards.ready(snapshot, self._book.state)):
-            if verdict.kind is VerdictKind.COMMITTED:
+            if verdict.kind is VerdictKind.COMMITTED or verdict.reason == PORT_TAKEN:
                 self.awards.drop(verdict.key)
         return snapshot
 
@@ -128,6 +133,8 @@ class Cycle:
         version = book.board.version
         if job is None or gang is None or not may_start(job, gang):
             return Verdict(VerdictKind.STALE, allocation.key, version, "the gang does not wait any more")
+        if self._clashes(job, allocation.placements):
+            return Verdict(VerdictKind.STALE, allocation.key, version, PORT_TAKEN)
         placements = self._with_port(allocation.placements)
         if placements is None:
             return Verdict(VerdictKind.INFEASIBLE, allocation.key, version, "no rendezvous port is free")
@@ -138,6 +145,13 @@ class Cycle:
         )
         book.record(placed)
         return Verdict(VerdictKind.COMMITTED, allocation.key, version)
+
+    def _clashes(self, job: Job, placements: tuple[Placement, ...]) -> bool:
+        """Return whether the fixed port of a replica is taken on the machine where it would go."""
+        kin, board = kin_of(job), self._book.board
+        if kin is None or kin.port is None:
+            return False
+        return Apart(board.offers(), board.holdings.values()).clashes(kin, placements)
 
     def _with_port(self, placements: tuple[Placement, ...]) -> tuple[Placement, ...] | None:
         """Lease a rendezvous port on the node of rank 0: free on every node that shares its address.

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from corral.control.outlooks import remaining_now
 from corral.model.ids import GangKey, JobId, NodeId
 from corral.model.job import Gang, Job, Task
-from corral.model.offer import Holding, Proposal
+from corral.model.offer import Holding, Kin, Proposal
 from corral.model.state import PoolState
 from corral.policy.bidding import tenure_of
 from corral.policy.config import SchedulingConfig
@@ -18,6 +18,12 @@ GANGS_MAX = 100_000
 def order_of(job: Job, gang: Gang) -> int:
     """Return the position of a gang in the order of submission."""
     return int(job.id) * GANGS_MAX + gang.index
+
+
+def kin_of(job: Job) -> Kin | None:
+    """Return which gangs a job's gang keeps away from: other replicas of its service."""
+    serving = job.spec.serving
+    return Kin(serving.service, serving.port) if serving is not None else None
 
 
 def tenure_s(job: Job, gang: Gang, config: SchedulingConfig) -> float:
@@ -66,6 +72,7 @@ def holding_of(job: Job, gang: Gang, proposal: Proposal | None, config: Scheduli
         known_at=known_at,
         tenure_until=started + tenure_s(job, gang, config),
         stopping=gang.stopping is not None,
+        kin=kin_of(job),
     )
 
 

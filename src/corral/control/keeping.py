@@ -10,8 +10,8 @@ from corral.control.submission import refuse
 from corral.control.traffic import Traffic
 from corral.model.ask import JobAsk
 from corral.model.errors import InvalidField, NotFound, Refusal
-from corral.model.ids import DEFAULT_QUEUE, JobId, QueueName
-from corral.model.job import Fencing, Gang, Job, JobSpec
+from corral.model.ids import DEFAULT_QUEUE, JobId, NodeId, QueueName, ServiceName
+from corral.model.job import Fencing, Gang, Job, JobSpec, JobState
 from corral.model.messages import Readiness
 from corral.model.service import Replica, ReplicaPhase, Service, ServiceSpec, ServingTask
 from corral.policy.admission import AdmissionDefaults, admit
@@ -21,6 +21,10 @@ from corral.policy.serving.routing import backend_name, leaving
 
 FLOOR_PRIORITY = 100
 """What a replica of the floor has more than its service says: an endpoint goes before its tenant's other work."""
+
+
+AVOID_MAX = 4
+"""Nodes that a service remembers to have failed on: with more it would soon avoid all there are."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -39,6 +43,7 @@ class Replicas:
         self._book = book
         self._traffic = traffic
         self.health: dict[JobId, Health] = {}
+        self.failed_on: dict[ServiceName, tuple[NodeId, ...]] = {}
         self._since: dict[tuple[JobId, int, str], float] = {}
 
     def hear(self, now: float, told: Readiness) -> bool:
@@ -49,11 +54,20 @@ class Replicas:
         self.health[told.task.job] = Health(told.incarnation, told.ready, since, told.message)
         return not same
 
-    def forget(self, job: JobId) -> None:
-        """Drop what is known of a replica that has ended."""
-        self.health.pop(job, None)
-        for key in [key for key in self._since if key[0] == job]:
+    def ended(self, job: Job, state: JobState) -> None:
+        """Drop what is known of a replica that has ended, but for where it failed."""
+        self.health.pop(job.id, None)
+        for key in [key for key in self._since if key[0] == job.id]:
             del self._since[key]
+        placement, serving = job.gangs[0].tasks[0].placement, job.spec.serving
+        if state is JobState.FAILED and placement is not None and serving is not None:
+            before = self.failed_on.get(serving.service, ())
+            known = (*(node for node in before if node != placement.node), placement.node)
+            self.failed_on[serving.service] = known[-AVOID_MAX:]
+
+    def avoid(self, service: Service) -> tuple[NodeId, ...]:
+        """Return where the next replica should not go at first: one failure alone says nothing against a node."""
+        return self.failed_on.get(service.name, ()) if service.failures > 1 else ()
 
     def ready(self, job: Job) -> bool | None:
         """Return whether a replica answers its probes now, ``None`` when that is not known."""
@@ -110,7 +124,9 @@ class Replicas:
         return now - since >= limit_s or self._traffic.drained(service.name, backend_name(replica), since, now)
 
 
-def replica_spec(book: Book, spec: ServiceSpec, revision: int, ordinal: int, *, floor: bool) -> JobSpec | Refusal:
+def replica_spec(
+    book: Book, spec: ServiceSpec, revision: int, ordinal: int, *, floor: bool, avoid: tuple[NodeId, ...] = ()
+) -> JobSpec | Refusal:
     """Return the job that a replica is, or why there can be none. Those of the ``floor`` go first."""
     state, ask = book.state, replica_ask(spec, ordinal, floor=floor)
     tenant, queue = state.tenants.get(spec.tenant), state.queues.get(QueueName(ask.queue or DEFAULT_QUEUE))
@@ -135,7 +151,7 @@ def replica_spec(book: Book, spec: ServiceSpec, revision: int, ordinal: int, *, 
     if isinstance(admitted, Refusal):
         return admitted
     traffic = spec.traffic
-    serving = ServingTask(spec.name, revision, ordinal, spec.port, spec.probes, traffic.guard, traffic.drain_s)
+    serving = ServingTask(spec.name, revision, ordinal, spec.port, spec.probes, traffic.guard, traffic.drain_s, avoid)
     return replace(admitted, serving=serving)
 
 

@@ -174,6 +174,15 @@ class Services:
                 self._take_notice()
         self._book.board.protect(frozenset().union(*self._floors.values()))
 
+    def protect(self, now: float) -> None:
+        """Bring up to date which replicas are not asked to give way: something may have happened to their kin."""
+        self._take_notice()
+        for name in self._touched:
+            service = self._book.state.services.get(name)
+            if service is not None:
+                self._protect(service, self.replicas.seen(now, service))
+        self._book.board.protect(frozenset().union(*self._floors.values()))
+
     def _take_notice(self) -> None:
         """Find out which services the newest facts are about."""
         facts = self._book.facts
@@ -195,11 +204,17 @@ class Services:
             self._touched.add(job.spec.serving.service)
             self._stale_table = True
             if isinstance(fact, JobEnded):
-                self.replicas.forget(job.id)
+                self.replicas.ended(job, fact.state)
 
     def _forget(self) -> None:
         known = self._book.state.services
-        kept: tuple[dict[ServiceName, Any], ...] = (self.refused, self._again_at, self._scalers, self._floors)
+        kept: tuple[dict[ServiceName, Any], ...] = (
+            self.refused,
+            self._again_at,
+            self._scalers,
+            self._floors,
+            self.replicas.failed_on,
+        )
         for by_name in kept:
             for gone in by_name.keys() - known.keys():
                 del by_name[gone]
@@ -270,7 +285,8 @@ class Services:
         if now < self._again_at.get(service.name, now):
             return False
         floor = there < service.current.scaling.replicas_min
-        spec = replica_spec(self._book, service.spec(revision), revision, service.next_ordinal, floor=floor)
+        avoid, number = self.replicas.avoid(service), service.next_ordinal
+        spec = replica_spec(self._book, service.spec(revision), revision, number, floor=floor, avoid=avoid)
         if not isinstance(spec, Refusal) and len(self._book.state.jobs) < self._book.config.jobs_max:
             self.refused.pop(service.name, None)
             job = JobId(str(self._book.state.next_job))

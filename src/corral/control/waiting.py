@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from corral.control.holdings import order_of
+from corral.control.holdings import kin_of, order_of
 from corral.control.outlooks import remaining_on_first
 from corral.model.events import GangEnded, JobEnded
-from corral.model.ids import GangKey, JobId
+from corral.model.ids import GangKey, JobId, NodeId
 from corral.model.job import DependencyKind, Gang, Job, JobState
 from corral.model.offer import Candidate, Outlook, Proposal
 from corral.policy.pending import PendingIndex
@@ -43,6 +43,12 @@ def never_started(job: Job, at: float, reason: str) -> Iterator[GangEnded | JobE
                 at=at, job=job.id, gang=gang.index, incarnation=gang.incarnation, state=state, reason=reason
             )
     yield JobEnded(at=at, job=job.id, state=JobState.CANCELLED, reason=reason)
+
+
+def avoided(job: Job, gang: Gang) -> tuple[NodeId, ...]:
+    """Return the nodes where a gang, or replicas of its service before it, failed: newest last."""
+    before = job.spec.serving.avoid if job.spec.serving is not None else ()
+    return tuple(node for node in before if node not in gang.avoid) + gang.avoid
 
 
 class Waiting:
@@ -136,11 +142,12 @@ class Waiting:
                 order=order_of(job, gang),
                 bids=proposal.bids,
                 max_duration_s=None if limit is None else limit + job.spec.grace_s,
-                avoid=gang.avoid,
+                avoid=avoided(job, gang),
                 submitted_at=job.submitted_at,
                 attained_s=gang.attained_s,
                 remaining_s=remaining_on_first(proposal, gang.index),
                 urgency=before.urgency if before is not None else UNRATED,
+                kin=kin_of(job),
             )
         )
         self._indexed.setdefault(job.id, set()).add(gang.index)

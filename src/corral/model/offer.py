@@ -7,7 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from corral.model.experience import Measurement, Rate
-from corral.model.ids import DEFAULT_QUEUE, DeviceId, GangKey, JobId, NodeId, QueueName, TenantId
+from corral.model.ids import DEFAULT_QUEUE, DeviceId, GangKey, JobId, NodeId, QueueName, ServiceName, TenantId
 from corral.model.resources import MILLI, Amount, GangShape, Placement
 from corral.model.tenant import Queue, Tenant
 
@@ -27,10 +27,18 @@ class FreeDevice(msgspec.Struct, frozen=True):
         return self.free_milli >= MILLI
 
 
+class Kin(msgspec.Struct, frozen=True):
+    """What gangs have in common that keep apart: the service that they carry, and its port if that is fixed."""
+
+    service: ServiceName
+    port: int | None = None
+
+
 class NodeOffer(msgspec.Struct, frozen=True):
     """What one node can give now. Only schedulable nodes (up, not cordoned) are offered.
 
-    ``shards`` are the data shards and caches that the node reports to hold.
+    ``address`` tells machines apart: nodes that share one share its ports. ``shards`` are the data shards and caches
+    that the node reports to hold.
     """
 
     node: NodeId
@@ -40,6 +48,7 @@ class NodeOffer(msgspec.Struct, frozen=True):
     memory_mib: int
     total: Amount
     shards: frozenset[str] = frozenset()
+    address: str = ""
 
 
 class Locality(StrEnum):
@@ -104,6 +113,7 @@ class Holding(msgspec.Struct, frozen=True):
     tenure_until: float = 0.0
     stopping: bool = False
     preemptible: bool = True
+    kin: Kin | None = None
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -176,6 +186,7 @@ class Candidate(msgspec.Struct, frozen=True):
     attained_s: float = 0.0
     remaining_s: float | None = None
     urgency: float = 0.0
+    kin: Kin | None = None
 
     @property
     def shape(self) -> GangShape:

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from corral.model.ids import ServiceName
+from corral.model.ids import NodeId, ServiceName
 
 
 class Guard(StrEnum):
@@ -59,7 +59,10 @@ class Probes(msgspec.Struct, frozen=True):
 
 
 class ServingTask(msgspec.Struct, frozen=True):
-    """What makes a job a replica. ``port`` is ``None`` where the program takes the one in ``PORT``."""
+    """What makes a job a replica. ``port`` is ``None`` where the program takes the one in ``PORT``.
+
+    On the nodes in ``avoid`` replicas before it failed, newest last: it tries others first.
+    """
 
     service: ServiceName
     revision: int
@@ -68,3 +71,4 @@ class ServingTask(msgspec.Struct, frozen=True):
     probes: Probes
     guard: Guard
     drain_s: float
+    avoid: tuple[NodeId, ...] = ()

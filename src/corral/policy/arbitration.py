@@ -29,6 +29,7 @@ from corral.model.offer import (
 )
 from corral.model.resources import Amount, Placement
 from corral.model.tenant import Queue, Quota, Tenant
+from corral.policy.apart import Apart
 from corral.policy.config import SchedulingConfig
 from corral.policy.cursor import FOREVER, Cursor, TenantCursor
 from corral.policy.fairness import claim, weight_sum, within
@@ -42,6 +43,7 @@ from corral.policy.verification import verify, verify_all
 __all__ = ["PendingIndex", "arbitrate", "gang_amount", "verify", "verify_all"]
 
 NO_LIMIT = Quota()
+NOWHERE = frozenset[NodeId]()
 _Rank = tuple[int, float, int, TenantId, Candidate, Cursor]
 
 
@@ -102,6 +104,7 @@ class _Round:
         self.allocations: list[Allocation] = []
         self.reservations: list[Reservation] = []
         self.done: set[GangKey] = set()
+        self._apart = Apart(self.trial.offers, snapshot.holdings)
         self._open_until: dict[Kind, float] = {}
         self._never_elsewhere: dict[Kind, bool] = {}
 
@@ -117,6 +120,8 @@ class _Round:
             candidate = self.pending.get(award.key)
             if candidate is not None and award.key not in holding:
                 self._count(candidate, award.placements)
+            if candidate is not None and candidate.kin is not None:
+                self._apart.add(candidate.kin, award.placements)
             self.holdings.append(Holding(award.key, award.tenant, offered, self.now, None, preemptible=False))
 
     def _count(self, candidate: Candidate, placements: Sequence[Placement]) -> None:
@@ -245,12 +250,15 @@ class _Round:
         mask = self.trial.mask(self._end(candidate))
         avoided = frozenset(candidate.avoid)
         bids = self._bids_within_limits(candidate)
-        for without in (avoided, frozenset[NodeId]()) if avoided else (avoided,):
+        kin = candidate.kin
+        barred, dearer = (self._apart.without(kin), self._apart.cost(kin)) if kin is not None else (NOWHERE, {})
+        for without in (avoided, NOWHERE) if avoided else (avoided,):
             if avoided and not without and self._backs_off(candidate):
                 return None
             for _, alike in groupby(bids, key=worth):
                 equal = tuple(alike)
-                found = place_first(self.trial, [Wish.of(bid, self.config, without) for bid in equal], mask)
+                wishes = [Wish.of(bid, self.config, without | barred, dearer) for bid in equal]
+                found = place_first(self.trial, wishes, mask)
                 if found is not None:
                     return equal[found[0]], found[1]
         return None
@@ -260,6 +268,8 @@ class _Round:
         self.trial.take(placements, end)
         self.allocations.append(Allocation(candidate.key, placements, bid))
         self.done.add(candidate.key)
+        if candidate.kin is not None:
+            self._apart.add(candidate.kin, placements)
         declared = None if end == FOREVER else end
         tenure_s = max(self.config.tenure_s, bid.tenure_s)
         self.holdings.append(
@@ -271,6 +281,7 @@ class _Round:
                 ends_at=declared,
                 priority=candidate.priority,
                 tenure_until=self.now + tenure_s,
+                kin=candidate.kin,
             )
         )
         self._count(candidate, placements)

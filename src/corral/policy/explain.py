@@ -13,6 +13,7 @@ from corral.model.offer import Candidate, Holding, NodeOffer, Reservation
 from corral.model.report import Holder, NodeConstraint, PriceTerms, QueueLine, ShareArithmetic, WhyReport
 from corral.model.resources import MILLI, Amount, Demand, GangShape
 from corral.policy.absences import missed, missed_words, uncordoning
+from corral.policy.apart import port_taken
 from corral.policy.cursor import FOREVER
 from corral.policy.fairness import claim, due_shares
 from corral.policy.feasibility import empty_fit, gpus_words, model_matches, node_fit
@@ -23,6 +24,14 @@ from corral.policy.whatif import cheapest_change
 
 HIDDEN = JobId("-")
 """What a tenant sees in place of the number of another tenant's job."""
+
+
+TAKEN = "port"
+"""How the words begin that tell of a fixed port."""
+
+
+def _listed(nodes: Sequence[NodeId]) -> str:
+    return ", ".join(nodes[:5]) + (f" and {len(nodes) - 5} more" if len(nodes) > 5 else "")
 
 
 def explain_pending(scene: Scene, candidate: Candidate, viewer: TenantId | None) -> WhyReport:
@@ -36,10 +45,11 @@ def explain_pending(scene: Scene, candidate: Candidate, viewer: TenantId | None)
     trial.constrain(constraints_of(others, trial, scene.snapshot.holdings))
     shape = candidate.shape
     end = FOREVER if candidate.max_duration_s is None else scene.snapshot.at + candidate.max_duration_s
-    fits = trial.fits(shape.demand, None, trial.mask(end))
+    taken = port_taken(candidate.kin, trial.offers, scene.snapshot.holdings)
+    fits = {node: fit for node, fit in trial.fits(shape.demand, None, trial.mask(end)).items() if node not in taken}
     holders = _holders_by_node(scene.snapshot.holdings, viewer)
     constraints = [
-        _constraint(offer, candidate, fits.get(offer.node, 0), others, holders.get(offer.node, ()), viewer)
+        _constraint(offer, candidate, fits.get(offer.node, 0), others, holders.get(offer.node, ()), viewer, taken)
         for offer in scene.snapshot.nodes
     ]
     constraints += [_absence(one) for one in scene.absent]
@@ -47,6 +57,8 @@ def explain_pending(scene: Scene, candidate: Candidate, viewer: TenantId | None)
     shortfall = max(0, shape.ranks - sum(fits.values()))
     limit = limit_words(scene, candidate)
     blocked = tuple(_blocks(scene, candidate, limit, shortfall, others, viewer))
+    if shortfall and taken and candidate.kin is not None:
+        blocked = (f"{TAKEN} {candidate.kin.port} is taken on {_listed(sorted(taken))}", *blocked)
     shown = own if own is not None else next(iter(_in_the_way(candidate, others, trial)), None)
     return WhyReport(
         job=candidate.key.job,
@@ -161,11 +173,14 @@ def _constraint(
     others: Sequence[Reservation],
     holders: Sequence[Holder],
     viewer: TenantId | None,
+    taken: frozenset[NodeId],
 ) -> NodeConstraint:
     demand = candidate.shape.demand
     matching = [d for d in offer.devices if model_matches(demand.gpu_model, d.model)]
     free = Amount(sum(d.free_milli for d in offer.devices), offer.cpus_milli, offer.memory_mib)
     blocks = () if fits else tuple(_node_blocks(offer, demand, [d.free_milli for d in matching], others, viewer))
+    if offer.node in taken and candidate.kin is not None:
+        blocks = (f"port {candidate.kin.port} is taken on this machine by another replica",)
     if offer.node in candidate.avoid:
         blocks += ("it failed here before: taken again when no other node can run it",)
     return NodeConstraint(
@@ -295,6 +310,8 @@ def _verdict(
         return f"waits for {missed_words(gone)}"
     if shortfall and own is not None:
         return f"first in line; the devices kept for it are still held ({shortfall} of {candidate.shape.ranks} missing)"
+    if shortfall and blocked and blocked[0].startswith(TAKEN):
+        return f"waits for a machine without another replica: {blocked[0]}"
     if shortfall and blocked and blocked[0].startswith("the reservation"):
         return "would fit, but its start would delay " + blocked[0].removesuffix(": it would be delayed")
     if shortfall:

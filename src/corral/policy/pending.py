@@ -1,8 +1,9 @@
 """The pending candidates, indexed so that a round looks at shapes and not at candidates.
 
-Lines: tenant -> (queue, bid kinds, avoided nodes) -> candidates sorted by priority, urgency and order. All candidates
-of a line fit or do not fit together (but for their declared duration), so the first that does not fit speaks for the
-line. Urgencies are coarse (see ``valuation``), so that most candidates keep their place from one round to the next.
+Lines: tenant -> (queue, bid kinds, avoided nodes, kin) -> candidates sorted by priority, urgency and order. All
+candidates of a line fit or do not fit together (but for their declared duration), so the first that does not fit speaks
+for the line. Urgencies are coarse (see ``valuation``), so that most candidates keep their place from one round to the
+next.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 
 from corral.model.ids import GangKey, NodeId, QueueName, TenantId
-from corral.model.offer import Candidate, Locality
+from corral.model.offer import Candidate, Kin, Locality
 from corral.model.resources import GangShape
 
 Entry = tuple[int, float, int, tuple[int, str], Candidate]
-Kind = tuple[tuple[tuple[GangShape, Locality], ...], tuple[NodeId, ...]]
+Kind = tuple[tuple[tuple[GangShape, Locality], ...], tuple[NodeId, ...], Kin | None]
 
 
 def kind_of(candidate: Candidate) -> Kind:
-    """Return what decides whether a candidate fits: shapes and localities of its bids, and its avoided nodes."""
-    return tuple((bid.shape, bid.locality) for bid in candidate.bids), candidate.avoid
+    """Return what decides whether a candidate fits: shapes and localities of its bids, avoided nodes, and its kin."""
+    return tuple((bid.shape, bid.locality) for bid in candidate.bids), candidate.avoid, candidate.kin
 
 
 def _entry(candidate: Candidate) -> Entry:

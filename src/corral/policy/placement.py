@@ -46,13 +46,24 @@ class Wish(msgspec.Struct, frozen=True):
     ready: Mapping[DeviceId, float] | None = None
 
     @classmethod
-    def of(cls, bid: Bid, config: SchedulingConfig, without: frozenset[NodeId] = frozenset()) -> Wish:
-        """Return the wish behind a bid: cold starts become costs, unlisted nodes cost more than any listed one."""
+    def of(
+        cls,
+        bid: Bid,
+        config: SchedulingConfig,
+        without: frozenset[NodeId] = frozenset(),
+        extra: Mapping[NodeId, float] = _NO_COST,
+    ) -> Wish:
+        """Return the wish behind a bid: cold starts become costs, unlisted nodes cost more than any listed one.
+
+        ``extra`` is what nodes cost beside that.
+        """
         if not bid.preferred:
-            return cls(bid.shape, bid.locality, without=without)
+            return cls(bid.shape, bid.locality, extra, without=without)
         weight = config.cold_start_weight
         cost = {p.node: weight * max(0.0, p.cold_start_s) for p in bid.preferred}
         unlisted = max(cost.values()) + weight * config.cold_start_unlisted_s
+        for node, dearer in extra.items():
+            cost[node] = cost.get(node, unlisted) + dearer
         return cls(bid.shape, bid.locality, cost, unlisted, without)
 
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from corral.model.ids import DeviceId, NodeId, TenantId
 from corral.model.offer import Bid, Candidate, Holding, NodeOffer, Reservation, Standing
 from corral.model.resources import MILLI, Amount, Demand, GangShape, Placement
+from corral.policy.apart import port_taken
 from corral.policy.config import SchedulingConfig
 from corral.policy.cursor import FOREVER
 from corral.policy.fairness import below_guarantee
@@ -152,10 +153,11 @@ def plan(
     ``bids`` are those of the candidate's that its limits allow, best first.
     ``trial`` is the view of now (nothing is taken from it), ``holdings`` are all that hold something in it.
     """
-    could = [bid for bid in bids if _would_fit(bid.shape, trial.offers.values())]
+    without = port_taken(candidate.kin, trial.offers, holdings)
+    could = [bid for bid in bids if _would_fit(bid.shape, (o for n, o in trial.offers.items() if n not in without))]
     if not could:
         return None
-    wishes = [Wish.of(bid, config) for bid in could]
+    wishes = [Wish.of(bid, config, without) for bid in could]
     needed = min(min(MILLI, wish.shape.demand.gpu_milli) for wish in wishes)
     future = _Future(trial, others, needed)
     found = _try(future, wishes, now)
@@ -241,10 +243,14 @@ def renewed(
 
     As a rule it stays as it is, which is seen without making a new plan: too little is free by the time that would do.
     """
-    if _stays(old, bids, trial, holdings, others, now, config):
+    without = port_taken(candidate.kin, trial.offers, holdings)
+    barred = any(placement.node in without for placement in old.placements)
+    if not barred and _stays(old, bids, trial, holdings, others, now, config):
         return old
     new = plan(candidate, bids, trial, holdings, others, now, config)
-    return better(old, new, trial.offers, holdings, now, config) if new is not None else None
+    if new is None or barred:
+        return replace(new.reservation, made_at=old.made_at) if new is not None else None
+    return better(old, new, trial.offers, holdings, now, config)
 
 
 def _stays(

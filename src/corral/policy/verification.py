@@ -24,6 +24,7 @@ from corral.model.offer import (
     VerdictKind,
 )
 from corral.model.resources import Amount, Placement
+from corral.policy.apart import Apart
 from corral.policy.cursor import FOREVER
 from corral.policy.fairness import within
 from corral.policy.feasibility import model_matches
@@ -172,12 +173,20 @@ class _Judge:
             waiting = self._pending.get(award.key) or self._holdings.get(award.key)
             if waiting is not None:
                 limits.count(waiting, needs(award.bid))
+        gone = {holding.key for holding in leaving}
+        apart = Apart(trial.offers, [h for h in self._holdings.values() if h.key not in gone])
         self._awards = {}
         for key, award in self._asked.items():
             ruled = "it stays where it is" if key in barred else self._judge_award(award, trial, limits)
+            gang = self._pending.get(key) or self._holdings.get(key)
+            kin = gang.kin if gang is not None else None
+            if apart.clashes(kin, award.placements):
+                ruled = "its port is taken there"
             if isinstance(ruled, str):
                 self.refused[key] = ruled
                 continue
+            if kin is not None:
+                apart.add(kin, award.placements)
             self.refused.pop(key, None)
             self._awards[key] = ruled
             trial.take(ruled.placements, FOREVER)

@@ -130,7 +130,7 @@ def test_what_somebody_ends_by_hand_is_replaced_and_is_no_failure() -> None:
 
 
 def test_the_floor_is_not_asked_to_give_way_and_what_is_above_is() -> None:
-    world = Serving(n1=4, n2=4)
+    world = Serving(n1=4, n2=4, n3=4)
     world.serve(spec(scaling=Scaling(1, 4, target_outstanding=4.0)))
     scaled(world, 3)
     world.up()
@@ -183,13 +183,14 @@ def test_a_revision_follows_and_the_old_one_leaves_when_the_new_one_was_watched(
     world.advance(9.0)
     assert world.phases() == [UP, UP, UP]
     world.advance(2.0)
-    # The second one is drained, ends when the front end says so, and the next new one begins.
-    assert [stop.task.job for stop in world.stops()] == ["2"]
-    world.end("2", cause=Cause.CANCELLED)
+    # The one beside which the new one stands is drained, and ends when the front end says so; the next one begins.
+    assert world.placed_on("1") == world.placed_on("3")
+    assert [stop.task.job for stop in world.stops()] == ["1"]
+    world.end("1", cause=Cause.CANCELLED)
     world.up()
     world.advance(2.0)
-    assert [stop.task.job for stop in world.stops()] == ["2", "1"]
-    world.end("1", cause=Cause.CANCELLED)
+    assert [stop.task.job for stop in world.stops()] == ["1", "2"]
+    world.end("2", cause=Cause.CANCELLED)
     world.advance(1.0)
     assert (world.service.stable, world.service.rollout) == (2, None)
     assert [(replica.revision, replica.phase) for replica in world.replicas] == [(2, UP), (2, UP)]
@@ -229,8 +230,8 @@ def test_a_canary_gets_its_share_and_stays_until_it_is_widened() -> None:
     world.up()
     assert world.table().routes[0].shares == {1: 90, 2: 10}
     assert [(one.revision, one.draining) for one in world.table().routes[0].backends] == [
-        (1, False),
         (1, True),
+        (1, False),
         (2, False),
     ]
     world.advance(60.0)
@@ -295,3 +296,33 @@ def test_after_a_change_of_leader_routes_stay_and_replicas_go_on() -> None:
     facts = again.drain().facts
     assert not [f for f in facts if isinstance(f, JobSubmitted | ReplicaDraining | JobCancelRequested)]
     assert len(world.journal) == before
+
+
+def test_after_two_failures_the_next_replica_tries_other_nodes_first() -> None:
+    world = Serving(n1=1, n2=1)
+    world.serve(spec(replicas=(1, 1)))
+    [first] = world.placed_on("1")
+    world.begin()
+    world.end("1", code=1)
+    # One failure says nothing against a node.
+    world.begin()
+    [second] = world.placed_on("2")
+    world.end("2", code=1)
+    world.advance(11.0)
+    serving = world.job("3").spec.serving
+    assert serving is not None
+    assert serving.avoid == tuple(dict.fromkeys((first, second)))
+
+
+def test_replicas_stand_on_nodes_of_their_own_and_a_fixed_port_is_never_given_twice() -> None:
+    world = Serving(n1=4, n2=4, n3=4)
+    world.serve(spec(replicas=(3, 3)))
+    assert sorted(world.placed_on(job)[0] for job in ("1", "2", "3")) == ["n1", "n2", "n3"]
+    other = Serving(n1=4, n2=4)
+    # All nodes of this world have one address: they are one machine to whoever calls.
+    other.serve(spec(replicas=(2, 2), port=8000))
+    assert [bool(other.placed_on(job)) for job in ("1", "2")] == [True, False]
+    other.up()
+    assert [one.port for one in other.table().routes[0].backends] == [8000]
+    other.end("1", code=1)
+    assert [bool(other.placed_on(job)) for job in ("2", "3")] == [True, False]

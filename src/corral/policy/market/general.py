@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -46,13 +46,18 @@ class General:
         for placements in taken:
             trial.take(placements, FOREVER)
 
-    def place(self, bid: Bid, form: Form, without: frozenset[NodeId]) -> tuple[Placement, ...] | None:
-        """Return placements of all ranks, on devices of the form's model, ``None`` when they do not fit together."""
+    def place(
+        self, bid: Bid, form: Form, without: frozenset[NodeId], extra: Mapping[NodeId, float]
+    ) -> tuple[Placement, ...] | None:
+        """Return placements of all ranks, on devices of the form's model, ``None`` when they do not fit together.
+
+        ``extra`` is what nodes cost beside what the bid says of them.
+        """
         assert self._trial is not None
         shape = form.shape
         if form.model is not None:
             shape = replace(shape, demand=replace(shape.demand, gpu_model=self._ground.models[form.model]))
-        return place(self._trial, Wish.of(replace(bid, shape=shape), self._config, without))
+        return place(self._trial, Wish.of(replace(bid, shape=shape), self._config, without, extra))
 
     def take(self, placements: Sequence[Placement]) -> None:
         """Take placements, if the trial exists."""

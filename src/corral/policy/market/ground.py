@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from corral.model.ids import DeviceId, GangKey, NodeId
 from corral.model.offer import NodeOffer, Reservation, Snapshot
 from corral.model.resources import MILLI, DeviceShare, GangShape, Placement
+from corral.policy.apart import Apart
 from corral.policy.market.contenders import Contender
 
 Ints = NDArray[np.int64]
@@ -57,6 +58,7 @@ class Ground:
     ) -> None:
         self.offers: Sequence[NodeOffer] = snapshot.nodes
         self.node_of: dict[NodeId, int] = {offer.node: i for i, offer in enumerate(snapshot.nodes)}
+        self.apart = Apart({offer.node: offer for offer in self.offers}, snapshot.holdings)
         self.models: list[str] = []
         self.racks = 0
         self.seats: list[Seat] = []

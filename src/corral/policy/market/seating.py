@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from corral.model.ids import NodeId
 from corral.model.offer import Bid
 from corral.model.resources import Placement
 from corral.policy.config import SchedulingConfig
@@ -24,6 +23,7 @@ from corral.policy.market.ground import Ground
 from corral.policy.market.limits import Limits, LimitsLeft
 from corral.policy.market.precedence import make_room
 from corral.policy.market.reserved import in_the_way, runs_as
+from corral.policy.market.where import Where
 
 CLEARINGS_MAX = 64
 """Gangs that may look for a cell to clear in one round, the most valuable first: each looks at every node."""
@@ -48,6 +48,7 @@ class Seating:
         self.now = now
         self.cells = Cells(ground)
         self.general = General(ground, config)
+        self.where = Where(ground, now, config)
         self.limits = LimitsLeft(limits, contenders)
         self.kept: set[int] = set()
         self.awards: dict[int, Seated] = {}
@@ -172,30 +173,12 @@ class Seating:
             form = self._form(way)
             if not form.plain:
                 continue
-            wanted = self._wanted(index, form, int(self.columns.bid[way]))
+            wanted = self.where.wanted(self.contenders[index], form, int(self.columns.bid[way]))
             if (wanted.kind not in failed or wanted.cost is not None) and self._try(index, way, wanted):
                 continue
             failed.add(wanted.kind)
             left.append((index, way))
         return left
-
-    def _wanted(self, index: int, form: Form, bid: int) -> Wanted:
-        contender = self.contenders[index]
-        avoid: frozenset[int] = frozenset()
-        if contender.avoid and self._backs_off(contender):
-            avoid = frozenset(self.ground.node_of[n] for n in contender.avoid if n in self.ground.node_of)
-        preferred = contender.bids[bid].preferred
-        cost = None
-        if preferred:
-            weight = self.config.cold_start_weight
-            listed = {self.ground.node_of[p.node]: p.cold_start_s for p in preferred if p.node in self.ground.node_of}
-            worst = max(listed.values(), default=0.0) + self.config.cold_start_unlisted_s
-            cost = [weight * listed.get(node, worst) for node in range(len(self.ground.offers))]
-        return Wanted(form.shape, form.locality, form.model or 0, avoid, cost)
-
-    def _backs_off(self, contender: Contender) -> bool:
-        doubled = self.config.avoid_back_off_s * 2.0 ** (len(contender.avoid) - 1)
-        return self.now < contender.queued_at + min(doubled, self.config.avoid_back_off_max_s)
 
     def _try(self, index: int, way: int, wanted: Wanted) -> bool:
         if not self.limits.allow(index, wanted.shape):
@@ -212,6 +195,7 @@ class Seating:
         placements = self.ground.placements(spots, form.shape)
         self.awards[index] = Seated(int(self.columns.bid[way]), form, float(self.columns.value[way]), placements)
         self.limits.take(index, form.shape)
+        self.where.note(self.contenders[index], placements)
         self.general.take(placements)
 
     def _take_back(self) -> None:
@@ -256,9 +240,9 @@ class Seating:
             if not form.plain:
                 if self._start_general(index, way):
                     return True
-                alike = not self.contenders[index].avoid
+                alike = not self.where.without(self.contenders[index])
             else:
-                wanted = self._wanted(index, form, int(self.columns.bid[way]))
+                wanted = self.where.wanted(self.contenders[index], form, int(self.columns.bid[way]))
                 if self._try(index, way, wanted):
                     return True
                 alike = not wanted.avoid
@@ -299,7 +283,7 @@ class Seating:
     def _clear_for(self, index: int, way: int, form: Form, victims: list[int], residents: Residents) -> bool:
         for victim in victims:
             self.release(victim)
-        done = self._try(index, way, self._wanted(index, form, int(self.columns.bid[way])))
+        done = self._try(index, way, self.where.wanted(self.contenders[index], form, int(self.columns.bid[way])))
         for victim in victims:
             if not self.withdraw(victim):
                 self.displaced.append(victim)
@@ -317,16 +301,14 @@ class Seating:
             return False
         self.start_trial()
         bid = contender.bids[int(self.columns.bid[way])]
-        without: frozenset[NodeId] = frozenset()
-        if contender.avoid and self._backs_off(contender):
-            without = frozenset(contender.avoid)
-        found = self.general.place(bid, form, without)
+        found = self._place(contender, bid, form)
         if found is None and evict:
-            found = self._evict_for(index, bid, form, without)
+            found = self._evict_for(index, bid, form)
         if found is None:
             return False
         self.awards[index] = Seated(int(self.columns.bid[way]), form, float(self.columns.value[way]), found)
         self.limits.take(index, form.shape)
+        self.where.note(contender, found)
         self.general.take(found)
         self.cells.take_placements(found)
         return True
@@ -337,7 +319,10 @@ class Seating:
             gone = [self._placements(i) for i in (*self.displaced, *self.evicted)]
             self.general.start(gone, [won.placements for won in self.awards.values()])
 
-    def _evict_for(self, index: int, bid: Bid, form: Form, without: frozenset[NodeId]) -> tuple[Placement, ...] | None:
+    def _place(self, contender: Contender, bid: Bid, form: Form) -> tuple[Placement, ...] | None:
+        return self.general.place(bid, form, self.where.without(contender), self.where.dearer(contender))
+
+    def _evict_for(self, index: int, bid: Bid, form: Form) -> tuple[Placement, ...] | None:
         """Let losers give way, cheapest first, until ``form`` fits; those who turn out not to be in the way go on."""
         tried: list[int] = []
         found = None
@@ -346,7 +331,7 @@ class Seating:
                 continue
             self.release(loser)
             tried.append(loser)
-            found = self.general.place(bid, form, without)
+            found = self._place(self.contenders[index], bid, form)
             if found is not None:
                 self.general.take(found)
                 break

@@ -26,6 +26,7 @@ from corral.model.transitions import fold
 from corral.ports.store import Batch
 from corral.sim.storm.course import Course
 from corral.sim.storm.machine import Machine
+from corral.sim.storm.offering import check_service
 from corral.sim.storm.run import Run
 
 PAUSE_GRACE_S = 1.05
@@ -56,6 +57,7 @@ class JournalChecker:
             self._before(fact)
             job = self.state.jobs.get(fact.job) if isinstance(fact, JobEnded) else None
             fold(self.state, fact)
+            check_service(self.state, fact)
             if isinstance(fact, JobEnded) and job is not None:
                 self._ended(job)
             if isinstance(fact, GangPlaced):

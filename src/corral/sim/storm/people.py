@@ -64,7 +64,7 @@ class People:
 
     # ---- asking ----------------------------------------------------------------------------------------------------
 
-    def _ask(self, make: Callable[[Head], Input], answered: Callable[[Answer], None]) -> None:
+    def ask(self, make: Callable[[Head], Input], answered: Callable[[Answer], None]) -> None:
         """Ask until there is an answer that is not an error."""
         self.open += 1
         self._try(make, answered, self._course.chance.choice(self._heads))
@@ -105,7 +105,7 @@ class People:
         """Make the tenants."""
         for tenant in TENANTS:
             act = Administer(TenantSet(at=0.0, tenant=tenant, by="admin"), create=True)
-            self._ask(lambda _, act=act: act, lambda _: None)  # type: ignore[misc]
+            self.ask(lambda _, act=act: act, lambda _: None)  # type: ignore[misc]
 
     def submit(self) -> None:
         """Submit a job of some size; the answer to the same key is always the same job."""
@@ -148,14 +148,14 @@ class People:
                 if chance.random() < 0.15 and not self.patient:
                     self._course.after(chance.uniform(0.0, 20.0), lambda: self.cancel(answer[0]))
 
-        self._ask(lambda _: Submit((ask,), key, key), answered)
+        self.ask(lambda _: Submit((ask,), key, key), answered)
 
     def _submitted_again(self, key: str, ask: JobAsk, first: tuple[JobId, ...]) -> None:
         def answered(answer: Answer) -> None:
             if answer != first:
                 self.faults.append(f"{key} was job {first} and is {answer} now")
 
-        self._ask(lambda _: Submit((ask,), key, key), answered)
+        self.ask(lambda _: Submit((ask,), key, key), answered)
 
     def cancel(self, job: JobId) -> None:
         """Cancel a job; that it is over already is an answer too."""
@@ -165,7 +165,7 @@ class People:
                 self._course.note("people", f"have job {job} cancelled")
                 self.cancelled.add(job)
 
-        self._ask(lambda _: Cancel(job, "people"), answered)
+        self.ask(lambda _: Cancel(job, "people"), answered)
 
     def cordon(self) -> None:
         """Cordon a node, every other time to empty it, or undo it."""
@@ -175,7 +175,7 @@ class People:
             return
         self._cordoned.add(name)
         fact = NodeCordoned(at=0.0, node=NodeId(name), by="admin", drain=len(self._cordoned) % 2 == 0)
-        self._ask(lambda _: Administer(fact), lambda _: None)
+        self.ask(lambda _: Administer(fact), lambda _: None)
 
     def plan_outage(self) -> None:
         """Plan an outage of the controller for a while, on its own clock, or call the one that is planned off."""
@@ -188,12 +188,12 @@ class People:
                 return Administer(MaintenanceEnded(at=at, by="admin"))
             return Administer(MaintenanceStarted(at=at, until=at + lasts_s, by="admin"))
 
-        self._ask(make, lambda _: None)
+        self.ask(make, lambda _: None)
 
     def _uncordon(self, name: str) -> None:
         self._cordoned.discard(name)
         fact = NodeUncordoned(at=0.0, node=NodeId(name), by="admin")
-        self._ask(lambda _: Administer(fact), lambda _: None)
+        self.ask(lambda _: Administer(fact), lambda _: None)
 
     def uncordon_all(self) -> None:
         """Undo all cordons; what was asked before may arrive later, so all nodes are named."""

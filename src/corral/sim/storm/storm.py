@@ -26,6 +26,7 @@ from corral.sim.storm.database import Database
 from corral.sim.storm.faults import QUIET, STEADY, THEMES, Faults, PowerSwitches
 from corral.sim.storm.machine import Machine
 from corral.sim.storm.network import Network
+from corral.sim.storm.offering import Offering, has_service, service_words, whole
 from corral.sim.storm.people import People
 from corral.sim.storm.relay import Relay
 from corral.sim.storm.run import Run
@@ -126,6 +127,9 @@ class Storm:
             for i in range(1, 3 if quiet else chance.choice((2, 2, 3, 4)))
         ]
         self.people = People(self.course, self.network, self.heads, [str(n) for n in NODES])
+        self.offering = (
+            Offering(seed, self.course, self.network, self.heads, self.people) if has_service(seed) else None
+        )
         self.people.patient, self.people.small = self.people.patient or quiet, quiet
         self._theme = chance.choice(QUIET if quiet else THEMES)
         self.faults = Faults(self.course, self.network, self.database, self.heads, list(self.machines.values()))
@@ -194,6 +198,8 @@ class Storm:
                 self.course.after(chance.uniform(BREATH_S, STORM_S), self.people.cordon)
         for _ in range(chance.choice((0, 0, 0, 2))):
             self.course.after(chance.uniform(BREATH_S, STORM_S), self.people.plan_outage)
+        if self.offering is not None:
+            self.offering.plan(0.8 * STORM_S)
         self.faults.plan(3 * BREATH_S, STORM_S / 2 if self._quiet else STORM_S, self._theme)
         self._until(STORM_S, errors)
         self.course.note("storm", "is over: all is repaired")
@@ -203,10 +209,20 @@ class Storm:
         for clock in self.clocks:
             clock.ahead_s = 0.0
         self.people.uncordon_all()
+        if self.offering is not None:
+            self._end_service(self.offering, errors)
         self._until(STORM_S + HEAL_S, errors, self._all_ended)
         assert self._all_ended(), f"never ended: {self._left()}"
         self._until(self.course.now + CALM_S, errors)
         self._check_calm()
+
+    def _end_service(self, offering: Offering, errors: Errors) -> None:
+        """See that the service has its replicas again, whatever happened; then remove it."""
+        offering.finish()
+        half_s = STORM_S + HEAL_S / 2
+        self._until(half_s, errors, lambda: not self.people.open and whole(self.journal.state))
+        assert whole(self.journal.state), f"the service is not whole again: {service_words(self.journal.state)}"
+        offering.remove()
 
     def _until(self, end_s: float, errors: Errors, enough: Callable[[], bool] = lambda: False) -> None:
         course, looked_at = self.course, self.course.now
