@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from corral.control.book import Book
 from corral.control.inputs import Administer, Cancel, Submit
+from corral.control.keeping import queues_of
 from corral.control.stopping import cancel, drain
 from corral.control.submission import Admission, names_known, refuse, submission_order
 from corral.model.errors import (
@@ -109,6 +110,7 @@ class Intake:
                 return _removable(state.tenants, name, "tenant", used=used, kept=name == DEFAULT_TENANT)
             case QueueRemoved(queue=queue_name):
                 used = any(j.spec.queue == queue_name for j in state.jobs.values())
+                used = used or any(queue_name in queues_of(service) for service in state.services.values())
                 return _removable(state.queues, queue_name, "queue", used=used, kept=queue_name == DEFAULT_QUEUE)
             case TokenIssued() | TokenRevoked():
                 return self._token_refusal(ask.fact)
@@ -165,4 +167,4 @@ def _removable(names: Collection[str], name: str, what: str, *, used: bool, kept
         return _missing(what, name, names)
     if kept:
         return refuse(Conflict, f"{what} {name!r} is built in and stays")
-    return refuse(Conflict, f"{what} {name!r} has unfinished jobs") if used else None
+    return refuse(Conflict, f"{what} {name!r} has unfinished jobs or services") if used else None

@@ -160,3 +160,8 @@ def replica_ask(spec: ServiceSpec, ordinal: int, *, floor: bool) -> JobAsk:
     ask = spec.replica
     priority = min(PRIORITY_MAX, ask.priority + FLOOR_PRIORITY) if floor else ask.priority
     return replace(ask, name=f"{spec.name}-{ordinal}", tenant=spec.tenant, max_restarts=0, priority=priority)
+
+
+def queues_of(service: Service) -> set[QueueName]:
+    """Return the queues in which replicas of a service wait, of whatever revision that may be brought out again."""
+    return {QueueName(revision.spec.replica.queue or DEFAULT_QUEUE) for revision in service.revisions}

@@ -168,10 +168,11 @@ class Services:
             self._touched.update(state.services)
             self._forget()
         while self._touched:
-            service = state.services.get(self._touched.pop())
-            if service is not None:
+            # In order: the numbers of jobs must not depend on that of a set.
+            names, self._touched = sorted(self._touched), set()
+            for service in [state.services[name] for name in names if name in state.services]:
                 self._keep(now, service, paused=paused or self.still)
-                self._take_notice()
+            self._take_notice()
         self._book.board.protect(frozenset().union(*self._floors.values()))
 
     def protect(self, now: float) -> None:

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
+from corral.appmaster.core import AppMasterCore
+from corral.control.core import ControlCore
 from corral.control.inputs import Administer, Cancel, Serve
+from corral.model.ask import JobAsk
 from corral.model.events import (
     GangStopping,
     JobCancelRequested,
     JobSubmitted,
     NodeCordoned,
+    QueueRemoved,
+    QueueSet,
     ReplicaDraining,
     RolloutEnded,
     ServiceRemoved,
     ServiceScaled,
+    TenantRemoved,
+    TenantSet,
 )
-from corral.model.ids import GangKey, JobId, NodeId
+from corral.model.ids import GangKey, JobId, NodeId, QueueName, TenantId
 from corral.model.job import Cause, StopReason
 from corral.model.service import ReplicaPhase, Scaling
+from corral.model.tenant import Queue, Tenant
 from corral.policy.serving.routing import table_of
+from corral.ports.store import Recovered
 from tests.unit.control.serving import WEB, Serving, spec
 from tests.unit.control.world import World
 
@@ -326,3 +337,27 @@ def test_replicas_stand_on_nodes_of_their_own_and_a_fixed_port_is_never_given_tw
     assert [one.port for one in other.table().routes[0].backends] == [8000]
     other.end("1", code=1)
     assert [bool(other.placed_on(job)) for job in ("2", "3")] == [True, False]
+
+
+def test_a_snapshot_keeps_services_as_they_are() -> None:
+    world = serving(3)
+    world.serve(spec(replicas=(3, 3), argv="new"), canary_percent=40)
+    scaled(world, 2)
+    again = ControlCore(Recovered(9, world.core.image(), ()), world.config, AppMasterCore, epoch=2)
+    assert again.book.state.services == world.core.book.state.services
+    assert table_of(again.book.state, 1) == world.table()
+
+
+def test_a_queue_and_a_tenant_that_a_service_needs_are_not_removed_while_it_rests() -> None:
+    world = Serving(n1=4)
+    world.tell(Administer(QueueSet(at=0.0, queue=Queue(QueueName("online")), by="me"), create=True))
+    world.tell(Administer(TenantSet(at=0.0, tenant=Tenant(TenantId("shop")), by="me"), create=True))
+    ask = JobAsk(argv=("x",), gpu_milli=1000, queue="online")
+    world.serve(replace(spec(replica=ask, replicas=(1, 1)), tenant=TenantId("shop")))
+    scaled(world, 0)
+    world.begin()
+    world.end("1", cause=Cause.CANCELLED)
+    assert world.replicas == []
+    for fact in (QueueRemoved(at=0.0, queue=QueueName("online"), by="me"),
+                 TenantRemoved(at=0.0, tenant=TenantId("shop"), by="me")):  # fmt: skip
+        assert getattr(world.tell(Administer(fact)), "code", None) == "CONFLICT"

@@ -15,6 +15,7 @@ from corral.model.tenant import Tenant
 from corral.planner import projection
 from corral.planner.compare import compare
 from corral.planner.projection import Seen
+from tests.unit.control.serving import Serving, spec
 from tests.unit.control.world import World
 
 
@@ -164,3 +165,18 @@ def test_what_lies_beyond_the_horizon_has_no_time() -> None:
     report = plan(world, PlanAsk(submit=(ask("new", 1, 60.0),), horizon_s=1_000.0))
     assert (report.submitted[0].start, report.submitted[0].end) == (None, None)
     assert report.ends_before is None
+
+
+def test_replicas_go_on_and_services_start_nothing_in_a_copy() -> None:
+    world = Serving(n0=4)
+    world.serve(spec(replicas=(2, 2)))
+    world.up()
+    world.end("1", code=1)
+    assert len(world.replicas) == 2
+    world.begin()
+    report = plan(world, PlanAsk(submit=(ask("fits", 2, 60.0), ask("never", 4, 60.0))))
+    fits, never = report.submitted
+    assert fits.start == pytest.approx(world.now)
+    assert fits.end == pytest.approx(world.now + 60.0)
+    assert never.start is None
+    assert report.shifts == ()

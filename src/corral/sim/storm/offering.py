@@ -80,7 +80,7 @@ class FrontEnd:
             return
         self.table = table
         leaving = {one.name for route in table.routes for one in route.backends if one.draining}
-        for name in leaving - self._drained_at.keys():
+        for name in sorted(leaving - self._drained_at.keys()):
             self._drained_at[name] = self._course.now + self._chance.uniform(*DRAINS_S)
         for name in self._drained_at.keys() - leaving:
             del self._drained_at[name]
