@@ -15,6 +15,7 @@ from corral.control.book import Book
 from corral.control.inputs import Serve
 from corral.control.keeping import Replicas, replica_spec
 from corral.control.launching import KEEPER, stops
+from corral.control.names import names_taken
 from corral.control.stopping import cancel
 from corral.control.submission import refuse
 from corral.control.traffic import Traffic
@@ -126,6 +127,10 @@ class Services:
         if service is not None and (service.current.traffic.guard is Guard.MTLS) != (spec.traffic.guard is Guard.MTLS):
             words = "a service cannot change to or from mtls while it serves"
             return refuse(Conflict, words, field="guard", hint="give it another name, or stop it first")
+        others = [one for one in self._book.state.services.values() if one.name != spec.name]
+        taken = names_taken(spec, others)
+        if taken is not None:
+            return taken
         found = replica_spec(self._book, spec, 1, 1, floor=False)
         return found if isinstance(found, Refusal) else None
 

@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from corral.control.inputs import Serve
 from corral.model.ask import JobAsk
-from corral.model.events import RolloutEnded, ServiceScaled
-from corral.model.ids import TenantId
-from corral.model.service import ReplicaPhase
+from corral.model.errors import Refusal
+from corral.model.events import RolloutEnded, ServiceScaled, ServiceSet
+from corral.model.ids import ServiceName, TenantId
+from corral.model.service import ReplicaPhase, Secrets, Traffic
 from tests.unit.control.serving import WEB, Serving, spec
 
 
@@ -81,3 +82,27 @@ def test_the_table_is_told_once_for_each_change() -> None:
     world.up()
     assert world.table().digest != told
     assert world.core.services.table() is None
+
+
+@pytest.mark.parametrize(
+    "changes, field",
+    [
+        ({"model": "llama"}, "model"),
+        ({"traffic": Traffic(listen=8080)}, "listen"),
+        ({"traffic": Traffic(hosts=("shop.example",))}, "hosts"),
+        ({"traffic": Traffic(hosts=("web.example",))}, "hosts"),
+        ({"traffic": Traffic(hosts=("WEB",))}, "hosts"),
+        ({"name": "shop"}, "name"),
+    ],
+)
+def test_no_two_services_are_called_by_the_same_name(changes: dict[str, Any], field: str) -> None:
+    world = Serving(n1=4)
+    world.serve(spec(model="llama", traffic=Traffic(listen=8080, hosts=("shop.example",))))
+    # The same service may go on being called so.
+    assert world.serve(spec(model="llama", argv="next", traffic=Traffic(listen=8080, hosts=("shop.example",)))) is None
+    name = ServiceName(changes.pop("name", "other"))
+    other = replace(spec(**changes), name=name)
+    fact = ServiceSet(at=0.0, service=name, spec=other, revision=0, by="me", secrets=Secrets("s"))
+    refusal = world.tell(Serve(fact))
+    assert isinstance(refusal, Refusal)
+    assert (refusal.code, refusal.field) == ("DUPLICATE_NAME", field)
