@@ -67,7 +67,7 @@ def test_every_flag_has_its_place() -> None:
         setup="true",
         env=["HOME", "A=1"],
     )
-    http = [Probe(ProbeKind.HTTP, path) for path in ("/started", "/up", "/alive")]
+    started, up, alive = (Probe(ProbeKind.HTTP, path) for path in ("/started", "/up", "/alive"))
     assert spec == ServiceSpec(
         name=ServiceName("web"),
         tenant=TenantId("ann"),
@@ -85,7 +85,7 @@ def test_every_flag_has_its_place() -> None:
         ),
         model="llama",
         port=8_000,
-        probes=Probes(*http, 1_800),
+        probes=Probes(started, up, alive, 1_800),
         scaling=Scaling(2, 8, 8, 20),
         traffic=Traffic(
             balance=Balance.POWER_OF_TWO,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from corral.model.service_report import ServiceReport
 
 LOOK_S = 0.25
+FRONT_S = 15.0
+"""How long a front end may take to reach replicas that serve. A pool may have none at all."""
 
 
 @settings(cls=FreeCommand)
@@ -73,6 +75,8 @@ def serve(
     for told in reports:
         for url in told.urls:
             print(url, flush=True)
+        if wait and not told.urls:
+            note(f"service {told.name} serves, but no front end reports: corral frontend start makes this machine one")
 
 
 def specs_of(what: Sequence[str], program: Sequence[str] | None, flags: Mapping[str, Any]) -> list[ServiceSpec]:
@@ -99,24 +103,37 @@ def specs_of(what: Sequence[str], program: Sequence[str] | None, flags: Mapping[
 
 
 def awaited(client: Client, told: ServiceReport, deadline: float) -> ServiceReport:
-    """Return a service once what was asked for serves.
+    """Return a service once what was asked for serves, and a front end routes to it if there comes to be one.
 
     Raises ``Conflict`` when it was given up, and ``Unavailable`` at the deadline (by ``time.monotonic``).
     """
     wanted = told.revisions[-1].number
+    serves_since: float | None = None
     while True:
         now = client.service(told.name)
-        rollout = now.rollout
-        if rollout is None and now.stable != wanted:
+        if now.rollout is None and now.stable != wanted:
             raise Conflict(f"revision {wanted} of {now.name} was given up: {now.message}", hint="look at its logs")
-        if rollout is None and now.ready >= now.wanted:
-            return now
-        if rollout is not None and rollout.canary_percent is not None and rollout.began_to_serve_at is not None:
-            return now
+        if _serves(now):
+            serves_since = time.monotonic() if serves_since is None else serves_since
+            if _routed(now) or time.monotonic() - serves_since > FRONT_S:
+                return now
         if time.monotonic() >= deadline:
             why = now.waits_for or now.message or "it is not known why"
             raise Unavailable(f"service {now.name} does not serve yet: {why}", hint=f"corral services {now.name}")
         time.sleep(LOOK_S)
+
+
+def _serves(told: ServiceReport) -> bool:
+    """Return whether a revision is as far as it was to go: all replicas are ready, or the first ones of a canary."""
+    if told.rollout is None:
+        return told.ready >= told.wanted
+    return told.rollout.canary_percent is not None and told.rollout.began_to_serve_at is not None
+
+
+def _routed(told: ServiceReport) -> bool:
+    """Return whether front ends reach every replica that serves."""
+    serving = [one for one in told.replicas if one.phase.value == "serving"]
+    return bool(told.urls) and all(one.load is not None and one.load.up for one in serving)
 
 
 def _words(told: ServiceReport) -> str:
