@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import subprocess
 import threading
 from pathlib import Path
 
@@ -10,10 +13,13 @@ from msgspec.structs import replace
 
 from corral.agent import processes, taskdir
 from corral.agent.retention import Kept, Retention
+from corral.model.job import Cause
+from corral.model.messages import TaskReported
 from corral.model.resources import Health
 from corral.ports.engine import AgentGone
+from tests import needs
 from tests.unit.agent.scene import FIRST, SECOND, Driver, Play, Scene
-from tests.unit.agent.words import acknowledge, key
+from tests.unit.agent.words import acknowledge, key, launch
 
 
 def test_a_driver_that_hangs_stops_no_heartbeat(play: Play) -> None:
@@ -179,3 +185,47 @@ def test_large_directories_that_are_removed_stop_no_heartbeat(play: Play, monkey
         go_on.set()
 
     play(scenario)
+
+
+def test_a_node_with_a_full_disk_says_so_and_its_launches_are_not_the_jobs_fault(play: Play) -> None:
+    needs.root()
+
+    async def scenario(scene: Scene) -> None:
+        disk = scene.config.node_dir
+        disk.mkdir(parents=True)
+        await asyncio.to_thread(mount, disk)
+        try:
+            await scene.fork_server()
+            await scene.agent(Driver(FIRST))
+            await scene.until(scene.beats)
+            assert scene.beats()[-1].unfit == ""
+            ballast = disk / "ballast"
+            await asyncio.to_thread(fill, ballast)
+            scene.engine.send(launch(key(1)))
+            await scene.until(lambda: any(isinstance(said, TaskReported) for said in scene.heard))
+            [failed] = [said.report.exit for said in scene.heard if isinstance(said, TaskReported)]
+            assert failed is not None
+            assert failed.cause is Cause.NODE_UNFIT
+            await scene.until(lambda: scene.beats()[-1].unfit == failed.message)
+            assert failed.message == f"its disk cannot be written: No space left on device ({disk})"
+            ballast.unlink()
+            await scene.until(lambda: not scene.beats()[-1].unfit)
+        finally:
+            await scene.end_agents()
+            await asyncio.to_thread(unmount, disk)
+
+    play(scenario)
+
+
+def mount(disk: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", disk], check=True)
+
+
+def unmount(disk: Path) -> None:
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def fill(ballast: Path) -> None:
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
