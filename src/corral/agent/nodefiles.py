@@ -49,7 +49,7 @@ class NodeFiles:
         handle = TaskHandle(directory)
         return handle.was_forked() and not handle.shim_lives()
 
-    def fence(self, node_dir: Path, machine: str = "", epoch: int | None = None) -> bool:
+    def fence(self, node_dir: Path, machine: str = "", epoch: int | None = None) -> bool | None:
         """Kill a node's agent and everything of its tasks; return whether it is proven that nothing is left.
 
         No agent can start meanwhile, and no task directory that is there gets a shim afterwards. ``machine`` is the id
@@ -58,7 +58,7 @@ class NodeFiles:
         ``epoch`` is that of the leader who asks (``None``: this machine itself does): a node that has heard a newer one
         is left alone, and after this it refuses older ones. No leader's word kills an agent that lives: the way to it
         was broken, perhaps a moment ago. It says hello when there is one, and until then its tasks keep to their
-        leases.
+        leases. The answer is ``None`` then.
         """
         if machine and machine_of(node_dir.parent.parent) != machine:
             return False
@@ -68,7 +68,7 @@ class NodeFiles:
             return False
         if epoch is not None and pulse.is_felt(node_dir):
             _log.warning("node %s is not fenced: its agent lives", node_dir.name)
-            return False
+            return None
         lock = os.open(node_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if not _take_agents_place(node_dir, lock):

@@ -335,7 +335,7 @@ class ControlShell:
     async def _fence(self, node: NodeId) -> None:
         try:
             known = self.core.book.state.nodes.get(node)
-            proven = known is not None and await self.engine.fence(node, known.spec.machine)
+            proven = known is not None and await self.engine.fence(node, known.spec.machine) is True
         except Exception:
             # Whatever the engine met: the node is not proven to be dead, and is fenced again later.
             log.exception("node %s could not be fenced", node)

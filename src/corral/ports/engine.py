@@ -59,8 +59,9 @@ class Engine(Protocol):
     def follow_log(self, node: NodeId, task: TaskKey, incarnation: int, offset: int) -> AsyncIterator[LogChunk]:
         """Yield chunks as they are written until the task ended. Raises what ``read_log`` raises."""
 
-    async def fence(self, node: NodeId, machine: str = "") -> bool:
+    async def fence(self, node: NodeId, machine: str = "") -> bool | None:
         """Make sure that nothing of a silent node's tasks runs (power fencing); False when that cannot be proven.
 
+        ``None`` when its agent was found to live: then nothing was done to it, and nothing else should be.
         ``machine`` is the id of the machine that the node is: what is reached under its name may be another one.
         """

@@ -15,9 +15,9 @@ class NodeFiles(Protocol):
     def has_ended(self, directory: Path) -> bool:
         """Return whether a task writes nothing any more."""
 
-    def fence(self, node_dir: Path, machine: str, epoch: int | None) -> bool:
+    def fence(self, node_dir: Path, machine: str, epoch: int | None) -> bool | None:
         """Kill everything of a node if this is its machine; return whether it is proven that nothing is left.
 
         ``epoch`` is that of the leader who asks: for an older one than the node has heard nothing is done, and for none
-        while the agent of the node lives.
+        while the agent of the node lives: then the answer is ``None``.
         """

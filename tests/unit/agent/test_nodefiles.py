@@ -94,8 +94,8 @@ def test_a_deposed_leader_kills_nothing(heard: str, asks: int | None, fenced: bo
 
 @pytest.mark.parametrize("age_s, asks, fenced", [
     # It is at work, and only the way to it was broken.
-    (0.0, 3, False),
-    (8.0, 3, False),
+    (0.0, 3, None),
+    (8.0, 3, None),
     # It hangs or is dead.
     (12.0, 3, True),
     (None, 3, True),
@@ -105,7 +105,7 @@ def test_a_deposed_leader_kills_nothing(heard: str, asks: int | None, fenced: bo
     (0.0, None, True),
 ])  # fmt: skip
 def test_no_leader_kills_an_agent_that_lives(
-    age_s: float | None, asks: int | None, fenced: bool, tmp_path: Path
+    age_s: float | None, asks: int | None, fenced: bool | None, tmp_path: Path
 ) -> None:
     node_dir = machine(tmp_path / "state", None, "n1")
     if age_s is not None:

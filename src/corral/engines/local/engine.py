@@ -110,7 +110,7 @@ class LocalEngine:
 
     # ---- fencing ---------------------------------------------------------------------------------------------------
 
-    async def fence(self, node: NodeId, machine: str = "") -> bool:
+    async def fence(self, node: NodeId, machine: str = "") -> bool | None:
         """Kill the node's agent and all of its tasks; return whether nothing of them is left."""
         peer = self._peers.get(node)
         if peer is not None:

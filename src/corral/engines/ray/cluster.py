@@ -65,7 +65,7 @@ class RelayHandle(Protocol):
     async def read_log(self, node: str, task: str, offset: int, limit: int, wait_s: float) -> LogTold | None:
         """Return a piece of a log."""
 
-    async def fence(self, node: str, machine: str, epoch: int) -> bool:
+    async def fence(self, node: str, machine: str, epoch: int) -> bool | None:
         """Kill everything of a node if it is this machine and has heard of no newer leader."""
 
 
@@ -110,7 +110,7 @@ class RelayActor:
         """See :meth:`Relay.read_log`."""
         return await self._relay.read_log(node, task, offset, limit, wait_s)
 
-    async def fence(self, node: str, machine: str, epoch: int) -> bool:
+    async def fence(self, node: str, machine: str, epoch: int) -> bool | None:
         """See :meth:`Relay.fence`."""
         return await self._relay.fence(node, machine, epoch)
 
@@ -194,8 +194,9 @@ class _RayRelay:
         )
         return told
 
-    async def fence(self, node: str, machine: str, epoch: int) -> bool:
-        return bool(await _answer(self._actor.fence.remote(node, machine, epoch), MAKE_S))
+    async def fence(self, node: str, machine: str, epoch: int) -> bool | None:
+        proven: bool | None = await _answer(self._actor.fence.remote(node, machine, epoch), MAKE_S)
+        return proven
 
 
 def _check_token(gcs: str) -> None:

@@ -116,17 +116,19 @@ class RayEngine:
                 return
             position = chunk.offset + len(chunk.data)
 
-    async def fence(self, node: NodeId, machine: str = "") -> bool:
-        """Have the node's machine kill everything of it; False when it does not answer."""
+    async def fence(self, node: NodeId, machine: str = "") -> bool | None:
+        """Have the node's machine kill everything of it; False when it does not answer, ``None`` when it lives."""
         # Its name may be another machine's by now: that one is not proven dead here.
-        if node in self._here and await self._server.fence(node, machine):
-            return True
+        if node in self._here:
+            proven = await self._server.fence(node, machine)
+            if proven is not False:
+                return proven
         try:
             reply = await self._ask(FenceNode(next(self._numbers), node, machine), FENCE_S)
         except Unavailable as error:
             _log.warning("node %s cannot be fenced: %s", node, error)
             return False
-        return isinstance(reply, NodeFenced) and reply.proven
+        return reply.proven if isinstance(reply, NodeFenced) else False
 
     async def _read(
         self, node: NodeId, task: TaskKey, incarnation: int, offset: int, limit: int, wait_s: float

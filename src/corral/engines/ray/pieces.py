@@ -48,10 +48,10 @@ class LogRead(msgspec.Struct, frozen=True, tag=True):
 
 
 class NodeFenced(msgspec.Struct, frozen=True, tag=True):
-    """Whether it is proven that nothing of the node is left."""
+    """Whether it is proven that nothing of the node is left; ``None``: its agent lives, and was left alone."""
 
     number: int
-    proven: bool
+    proven: bool | None
 
 
 class NotReached(msgspec.Struct, frozen=True, tag=True):

@@ -127,8 +127,8 @@ class Relay:
                 return told
             await asyncio.sleep(LOG_AGAIN_S)
 
-    async def fence(self, node: str, machine: str, epoch: int) -> bool:
-        """Kill the agent of a node and all of its tasks; return whether nothing of them is left.
+    async def fence(self, node: str, machine: str, epoch: int) -> bool | None:
+        """Kill the agent of a node and all of its tasks; return whether nothing of them is left (``None``: it lives).
 
         A machine with another id than ``machine`` only has the node's name: it does nothing and proves nothing. Nor
         does any machine for a leader that is older than one that was here.

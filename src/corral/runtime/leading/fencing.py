@@ -123,12 +123,16 @@ class PowerFencedEngine:
         """Follow by the engine."""
         return self._engine.follow_log(node, task, incarnation, offset)
 
-    async def fence(self, node: NodeId, machine: str = "") -> bool:
-        """Have a node proven dead: by the engine if it reaches the machine, else by the command."""
+    async def fence(self, node: NodeId, machine: str = "") -> bool | None:
+        """Have a node proven dead: by the engine if it reaches the machine, else by the command.
+
+        A machine whose agent the engine found to live is not switched off.
+        """
         try:
             async with asyncio.timeout(ENGINE_FENCES_S):
-                if await self._engine.fence(node, machine):
-                    return True
+                proven = await self._engine.fence(node, machine)
+            if proven is not False:
+                return proven
         except Exception:
             # Whatever the engine met: there is another way.
             log.exception("node %s could not be fenced by the engine", node)

@@ -19,7 +19,7 @@ class Files:
     def __init__(self) -> None:
         self.log = b""
         self.ended = False
-        self.fenced: dict[str, bool] = {}
+        self.fenced: dict[str, bool | None] = {}
         self.machine = ""
         self.epochs: list[int | None] = []
         self.looked = threading.Event()
@@ -33,7 +33,7 @@ class Files:
     def has_ended(self, directory: Path) -> bool:
         return self.ended
 
-    def fence(self, node_dir: Path, machine: str, epoch: int | None) -> bool:
+    def fence(self, node_dir: Path, machine: str, epoch: int | None) -> bool | None:
         self.epochs.append(epoch)
         return self.fenced[node_dir.name] and machine == self.machine
 
@@ -70,7 +70,7 @@ class NearRelay:
         await self._reach()
         return await self.relay.read_log(node, task, offset, limit, wait_s)
 
-    async def fence(self, node: str, machine: str, epoch: int) -> bool:
+    async def fence(self, node: str, machine: str, epoch: int) -> bool | None:
         await self._reach()
         return await self.relay.fence(node, machine, epoch)
 

@@ -65,9 +65,12 @@ def test_fencing_is_proven_by_the_machine_or_not_at_all(play: Play) -> None:
         assert not await scene.engine.fence(NODE)
         scene.files.fenced = {"n1": True}
         assert await scene.engine.fence(NODE)
+        # Its agent lives, and was left alone.
+        scene.files.fenced = {"n1": None}
+        assert await scene.engine.fence(NODE) is None
         near.fault = RelayLost("cut off")
-        assert not await scene.engine.fence(NODE)
-        assert not await scene.engine.fence(NodeId("elsewhere"))
+        assert await scene.engine.fence(NODE) is False
+        assert await scene.engine.fence(NodeId("elsewhere")) is False
 
     play(scenario)
 

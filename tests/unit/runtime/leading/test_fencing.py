@@ -82,7 +82,7 @@ def test_the_last_words_of_a_command_are_in_the_log(caplog: pytest.LogCaptureFix
 class Answers:
     """An engine that only fences."""
 
-    def __init__(self, answer: bool | None) -> None:
+    def __init__(self, answer: bool | str | None) -> None:
         self.answer = answer
 
     async def start(self, sink: Sink) -> None: ...
@@ -99,20 +99,27 @@ class Answers:
     def follow_log(self, node: NodeId, task: TaskKey, incarnation: int, offset: int) -> AsyncIterator[LogChunk]:
         raise NotImplementedError
 
-    async def fence(self, node: NodeId, machine: str = "") -> bool:
-        if self.answer is None:
-            raise EngineFault("the machine is not there")
+    async def fence(self, node: NodeId, machine: str = "") -> bool | None:
+        if isinstance(self.answer, str):
+            raise EngineFault(self.answer)
         return self.answer
 
 
 @pytest.mark.parametrize("engine, command, proven, asked", [
     (True, "touch", True, False),
     (False, "touch", True, True),
-    (None, "touch", True, True),
+    ("the machine is not there", "touch", True, True),
+    # Its agent lives: nobody switches it off.
+    (None, "touch", None, False),
     (False, "false", False, False),
 ])  # fmt: skip
 def test_the_command_is_asked_where_the_engine_has_no_proof(
-    engine: bool | None, command: str, proven: bool, asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: bool | str | None,
+    command: str,
+    proven: bool | None,
+    asked: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     fenced = with_power_fence(Answers(engine), Settings(fence_command=command), lambda: True)
