@@ -16,14 +16,17 @@ def restarted(node: NodeId) -> TaskExit:
 
 
 def excused(exit_: TaskExit, book: Book, node: NodeId, gang: Gang) -> TaskExit:
-    """Return an end as it is told by a node, or in place of a lost shim that the node restarted or left the pool."""
+    """Return an end as it is told by a node, or in place of a lost shim that the node restarted, left or was fenced."""
     if exit_.cause is not Cause.SHIM_LOST:
         return exit_
-    known, restarted_at = book.state.nodes.get(node), book.observed.contact(node).restarted_at
+    known, contact = book.state.nodes.get(node), book.observed.contact(node)
+    restarted_at = contact.restarted_at
     if restarted_at is not None and gang.placed_at is not None and gang.placed_at < restarted_at:
         end = restarted(node)
     elif known is not None and known.cordoned and known.cordon_reason == LEFT:
         end = TaskExit(Cause.NODE_LOST, message=f"node {node} {LEFT}", blameless=True)
+    elif contact.fence_asked:
+        end = TaskExit(Cause.NODE_LOST, message=f"node {node} did not answer and was fenced")
     else:
         return exit_
     return replace(end, started_at=exit_.started_at, ended_at=exit_.ended_at)

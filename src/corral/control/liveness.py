@@ -133,7 +133,7 @@ class Liveness:
             # It was given up, and what it runs may run elsewhere by now: first of all it has to say what that is.
             self._book.send(SayHello(node=beat.node, epoch=self._book.epoch, asked=contact.lapses))
             return
-        was_silent = contact.silent
+        was_silent, contact.fence_asked = contact.silent, False
         self._heard(now, contact)
         self._leases.heard(contact, beat.contact_boottime_s)
         contact.load_1m, contact.memory_free_mib, contact.unfit = beat.load_1m, beat.memory_free_mib, beat.unfit

@@ -36,6 +36,7 @@ class Contact(msgspec.Struct):
     ``silent`` says that heartbeats stay away although the connection is there. ``doubted`` are devices that a task was
     said to have lost, until the node's next look at its devices comes in. ``fencing`` is set from a request to fence
     until its answer, ``fence_stale`` when the node was heard in between: then the answer proves nothing.
+    ``fence_asked`` stays until its first heartbeat after that: shims that it misses were killed by the fencing.
 
     ``clock_skew_s`` is how far the node's wall clock is ahead of the controller's, ``clock_wrong`` keeps the node
     from getting new tasks; so does ``unfit``, which says why. ``other_machine`` is the hostname of a machine that
@@ -53,6 +54,7 @@ class Contact(msgspec.Struct):
     fencing: bool = False
     fence_stale: bool = False
     fence_on: float = 0.0
+    fence_asked: bool = False
     grant: Grant = msgspec.field(default_factory=Grant)
     devices: dict[DeviceId, DeviceState] = {}
     shards: frozenset[str] = frozenset()

@@ -84,7 +84,7 @@ class Silence:
             # What the engine reaches under that name is not the machine whose tasks are to be proven dead.
             return
         if wanted and not contact.fencing and on >= contact.fence_on:
-            contact.fencing, contact.fence_stale = True, False
+            contact.fencing, contact.fence_stale, contact.fence_asked = True, False, True
             self._book.fence(name)
 
     def _lose(self, now: float, name: NodeId, reason: str) -> None:
