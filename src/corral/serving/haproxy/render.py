@@ -217,6 +217,8 @@ def _settings(
         "state_file": named.fixed(STATE),
         "keys": named.fixed(KEYS),
         "noretry": named.fixed(NO_RETRY),
+        "has_ports": bool(ports),
+        "has_hosts": any(route.traffic.hosts for route in routes),
         "ports": named.by_content("ports", "map", _map({str(port): name for port, name in ports.items()})),
         "hosts": named.by_content("hosts", "map", _map(_hosts(routes, problems))),
         "names": named.by_content("names", "map", _map({r.service: r.service for r in routes})),

@@ -72,8 +72,8 @@ def test_what_may_be_repeated_is_answered_by_another_replica(bad: object) -> Non
         await world.serve(one, two, traffic=replace(ROUND, response_s=0.3))
         for _ in range(4):
             assert (await world.call("GET")).body == b"two"
-            assert (await world.call("PUT", body=b"x" * 20_000)).body == b"two"
-            assert (await world.call("POST", "/", {"Idempotency-Key": "1"}, b"x" * 20_000)).body == b"two"
+            assert (await world.call("PUT", body=b"x" * 7_000)).body == b"two"
+            assert (await world.call("POST", "/", {"Idempotency-Key": "1"}, b"x" * 7_000)).body == b"two"
         assert one.heard, "the bad one was asked"
         load = await world.load()
         assert load.retries > 0
@@ -82,7 +82,7 @@ def test_what_may_be_repeated_is_answered_by_another_replica(bad: object) -> Non
         for _ in range(2):
             assert (await world.call("PUT", body=b"x" * 1_000_000)).body == b"two"
             assert (await world.call("POST", "/", {"Idempotency-Key": "1"}, b"x" * 200_000)).body == b"two"
-        assert {len(heard.body) for heard in two.heard} == {0, 20_000, 200_000, 1_000_000}
+        assert {len(heard.body) for heard in two.heard} == {0, 7_000, 200_000, 1_000_000}
         assert "x-corral-repeat" not in two.heard[-1].headers
 
     test()
