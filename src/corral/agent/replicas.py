@@ -150,7 +150,7 @@ class Replicas:
     def _on_readiness(replica: _Replica, row: int, fault: str | None, now: float) -> Reaction:
         probe = replica.probes.readiness
         if fault is not None:
-            replica.message = f"not ready: {fault}"
+            replica.message = fault
         if row >= probe.successes:
             ready = True
         elif -row >= probe.failures:

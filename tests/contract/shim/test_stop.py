@@ -79,8 +79,8 @@ def test_an_order_may_explain_itself(world: ShimWorld) -> None:
     child_of(handle)
     assert handle.stop("unhealthy", 5, message="not alive: GET /alive: HTTP 500")
     status = world.end(handle)
-    assert (status["cause"], status["message"]) == ("unhealthy", "stopped: unhealthy: not alive: GET /alive: HTTP 500")
-    assert log_of(handle) == b"corral: stopped: unhealthy: not alive: GET /alive: HTTP 500\n"
+    assert (status["cause"], status["message"]) == ("unhealthy", "not alive: GET /alive: HTTP 500")
+    assert log_of(handle) == b"corral: not alive: GET /alive: HTTP 500\n"
 
 
 def test_a_second_stop_shortens_the_first(world: ShimWorld) -> None:

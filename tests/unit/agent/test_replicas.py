@@ -94,7 +94,7 @@ def test_readiness_turns_after_as_many_equal_answers_in_a_row_as_were_asked_for(
         assert not told.hear(Question.READINESS, fault).turned
         assert told.ready() is True
     assert told.hear(Question.READINESS, "e", at=70.0).turned
-    assert told.replicas.readiness() == (Readiness(*KEY, ready=False, since=1020.0, message="not ready: e"),)
+    assert told.replicas.readiness() == (Readiness(*KEY, ready=False, since=1020.0, message="e"),)
     assert not told.hear(Question.READINESS).turned
     assert told.hear(Question.READINESS).turned
     assert told.ready() is True

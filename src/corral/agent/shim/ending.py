@@ -90,8 +90,8 @@ def read_stop(order: dict[str, object] | None, grace_s: float) -> StopOrder:
     cause = reason if isinstance(reason, str) and _REASON.fullmatch(reason) else CANCELLED
     given, saving = _seconds(order.get("grace_s")), _seconds(order.get("saving_s"))
     words = order.get("message")
-    more = f": {' '.join(words.split())[:_WORDS_MAX]}" if isinstance(words, str) and words else ""
-    return StopOrder(cause, f"stopped: {cause}{more}", grace_s if given is None else given, saving or 0.0)
+    message = " ".join(words.split())[:_WORDS_MAX] if isinstance(words, str) else ""
+    return StopOrder(cause, message or f"stopped: {cause}", grace_s if given is None else given, saving or 0.0)
 
 
 def _seconds(given: object) -> float | None:

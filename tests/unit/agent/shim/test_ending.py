@@ -60,9 +60,9 @@ def test_a_stop_order_says_how_long_a_checkpoint_may_take(said: object, saving_s
 
 def test_a_stop_order_brings_words_of_its_own_in_one_line() -> None:
     order: dict[str, object] = {"reason": "unhealthy", "message": "not alive:\n GET /alive:\tHTTP 500"}
-    assert read_stop(order, 7.0).message == "stopped: unhealthy: not alive: GET /alive: HTTP 500"
+    assert read_stop(order, 7.0).message == "not alive: GET /alive: HTTP 500"
     assert read_stop({"reason": "unhealthy", "message": 5}, 7.0).message == "stopped: unhealthy"
-    assert len(read_stop({"reason": "unhealthy", "message": "x" * 5000}, 7.0).message) < 1100
+    assert len(read_stop({"reason": "unhealthy", "message": "x" * 5000}, 7.0).message) == 1000
 
 
 def test_every_cause_is_one_that_the_model_knows() -> None:
