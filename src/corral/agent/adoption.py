@@ -69,7 +69,7 @@ def _take(found: Found, tasks_dir: Path, name: str, kept: Kept | None) -> None:
     lease = spec.env.get(LEASE_NAME)
     shim = taskdir.read_shim(directory)
     began = shim is not None and shim.child_pid is not None
-    replica = replicadir.read(directory)
+    replica = _read_replica(directory)
     found.known.append(
         KnownTask(
             task,
@@ -120,6 +120,15 @@ def clear(tasks_dir: Path, running: Container[str], *, timeout_s: float = 5.0) -
             if processes.send_signal(stat.pid, stat.start_ticks, signal.SIGKILL):
                 killed.add(stat.pid)
         time.sleep(_AGAIN_S)
+
+
+def _read_replica(directory: str) -> replicadir.ServingFile | None:
+    """Return what a replica is asked; one whose file means nothing to this release runs on, and is asked nothing."""
+    try:
+        return replicadir.read(directory)
+    except msgspec.MsgspecError as error:
+        _log.error("%s/%s cannot be read, so the replica is not asked: %s", directory, replicadir.SERVING, error)
+        return None
 
 
 def _read_spec(directory: str) -> _Spec:

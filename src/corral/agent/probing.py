@@ -29,10 +29,11 @@ FIRST_S = 0.1
 
 SLOWER = 1.5
 PERIOD_MIN_S = 0.05
-LATE_S = 1.0
+LATE_S = 0.5
 """An answer that is so much later than it can be was slept through, by this agent: it says nothing of the replica."""
 
 EXEC_PATIENCE_S = 2.0
+"""A command has so long beside its time to begin to run."""
 
 
 class _Target(msgspec.Struct):
@@ -91,7 +92,7 @@ class Prober:
                 fault = await _answer(target, order.probe)
             except (OSError, StateUnusable, msgspec.MsgspecError) as error:
                 fault = f"it cannot be asked: {error}"
-            if loop.time() - began <= order.probe.timeout_s + EXEC_PATIENCE_S + LATE_S:
+            if fault is None or loop.time() - began <= _longest_s(order.probe):
                 self._tell(Probed(order.task, order.incarnation, order.question, fault))
             await asyncio.sleep(max(0.0, began + pause_s - loop.time()))
             pause_s = min(SLOWER * pause_s, period_s)
@@ -117,6 +118,12 @@ async def _answer(target: _Target, probe: Probe) -> str | None:
             return await get(target.door, probe.path, probe.timeout_s)
         case ProbeKind.COMMAND:
             return await _run(target, probe)
+
+
+def _longest_s(probe: Probe) -> float:
+    """Return how long it takes at most to learn that an answer is bad, in an agent that runs."""
+    begins_s = EXEC_PATIENCE_S if probe.kind is ProbeKind.COMMAND else 0.0
+    return probe.timeout_s + begins_s + LATE_S
 
 
 async def _run(target: _Target, probe: Probe) -> str | None:

@@ -7,13 +7,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from corral.agent import adoption, taskdir
 from corral.agent.inputs import KnownTask
+from corral.agent.replicadir import ServingFile
 from corral.agent.retention import Kept
+from corral.model.ids import ServiceName
 from corral.model.job import Cause, TaskExit
 from corral.model.messages import TaskPhase
+from corral.model.service import Guard, Probes, ServingTask
 from tests.unit.agent.words import GPU, OTHER_GPU, exited, key
 
 
@@ -118,3 +122,41 @@ def test_what_runs_without_its_directory_is_killed(
     assert (swept.killed, swept.left) == (frozenset({lost.pid, inside.pid}), frozenset())
     assert (lost.wait(30.0), inside.wait(30.0)) == (-signal.SIGKILL, -signal.SIGKILL)
     assert (kept.poll(), elsewhere.poll()) == (None, None)
+
+
+def test_what_an_earlier_agent_asked_replicas_by_is_killed_and_not_the_replicas(tmp_path: Path) -> None:
+    task = f"{tmp_path}/tasks/1.0.0.1"
+    program = subprocess.Popen(["/bin/sleep", "600"], env={"CORRAL_TASK_DIR": task})
+    probe = subprocess.Popen(["/bin/sleep", "600"], env={"CORRAL_TASK_DIR": task, "CORRAL_PROBE_OF": task})
+    try:
+        assert adoption.clear(tmp_path / "tasks", {"1.0.0.1"}).killed == {probe.pid}
+        assert probe.wait(30.0) == -signal.SIGKILL
+        assert program.poll() is None
+    finally:
+        for process in (program, probe):
+            process.kill()
+            process.wait()
+
+
+def write_replica(directory: Path, serving: bytes) -> None:
+    directory.mkdir(parents=True)
+    (directory / "spec.json").write_text('{"env": {}}')
+    # The shim's child began 250 ticks after the machine, of which a second has 100.
+    shim = {"pid": 1, "start_ticks": 1, "boot_id": "b", "child_pid": 2, "child_start_ticks": 250, "started_at": 7.0}
+    (directory / "shim.json").write_text(json.dumps(shim))
+    (directory / "serving.json").write_bytes(serving)
+
+
+def test_a_replica_is_known_again_with_what_it_is_asked(tmp_path: Path) -> None:
+    serving = ServingTask(ServiceName("chat"), 1, 1, None, Probes(), Guard.NONE, 30.0)
+    write_replica(tmp_path / "1.0.0.1", msgspec.json.encode(ServingFile(serving, 20001)))
+    (known,) = adoption.scan(tmp_path, {}).known
+    assert (known.serving, known.began_boottime_s, known.started_up) == (serving, 2.5, False)
+    (tmp_path / "1.0.0.1" / "started-up").touch()
+    assert adoption.scan(tmp_path, {}).known[0].started_up
+
+
+def test_a_replica_whose_file_means_nothing_here_is_known_and_not_asked(tmp_path: Path) -> None:
+    write_replica(tmp_path / "1.0.0.1", b'{"serving": {"service": 5}}')
+    (known,) = adoption.scan(tmp_path, {}).known
+    assert (known.phase, known.serving) == (TaskPhase.RUNNING, None)
