@@ -10,7 +10,7 @@ from corral.cli.failures import SIGNAL_BASE
 from corral.cli.logfeed import tail_of
 from corral.cli.logwriter import log_writer
 from corral.cli.session import note, print_json
-from corral.cli.targets import TaskRef
+from corral.cli.targets import TaskRef, service_named
 from corral.cli.watch import Interrupts, JobWatch, several_tasks
 from corral.model.errors import NotFound
 from corral.model.ids import JobId, TaskKey
@@ -66,10 +66,10 @@ def _summary(client: Client, ref: str) -> JobSummary:
     try:
         return client.summary(ref)
     except NotFound:
-        named = [one for one in client.services() if one.name == ref]
-        if not named:
+        named = service_named(client, ref)
+        if named is None:
             raise
-        first = min((one.ordinal for one in named[0].replicas), default=1)
+        first = min((one.ordinal for one in named.replicas), default=1)
         hint = f"corral logs {ref} --replica {first} shows what one of its replicas wrote"
         raise NotFound(f"{ref} is a service, not a job", hint=hint) from None
 

@@ -12,6 +12,7 @@ from corral.model.errors import CorralError
 
 if TYPE_CHECKING:
     from corral.client import Client
+    from corral.model.service_report import ServiceReport
 
 COMPLETION_S = 1.0
 COMPLETED_MAX = 100
@@ -98,6 +99,11 @@ ServiceNameArgument = Annotated[
         show_default=False,
     ),
 ]
+
+
+def service_named(client: Client, ref: str) -> ServiceReport | None:
+    """Return the service that somebody means who named it where a job is wanted, ``None`` when there is none."""
+    return next((one for one in client.services() if one.name == ref), None)
 
 
 class TaskRef(NamedTuple):

@@ -128,6 +128,7 @@ MISPLACED = _MERGE | {
     "proposer": "appmaster",
     "steps": "work.total",
     "volumes": "file_mounts",
+    "kind": "corral serve, which takes services",
     "mounts": "file_mounts",
 }
 _RENAMED = {

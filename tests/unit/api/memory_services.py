@@ -7,7 +7,7 @@ from corral.model.errors import Conflict, FilesNeeded, Forbidden, NotFound
 from corral.model.ids import ServiceName
 from corral.model.routes import FrontEndReport, RoutingTable
 from corral.model.service import Revision, Rollout, ServiceSpec
-from corral.model.service_report import FrontEndStatus, ServiceReport
+from corral.model.service_report import FrontEndStatus, ReplicaReport, ServiceReport
 from corral.model.tenant import Role
 from corral.ports.pool import Principal
 
@@ -23,6 +23,7 @@ class MemoryServices:
         self.tables.publish(RoutingTable(1, "first"))
         self.reports: list[FrontEndReport] = []
         self.travel = False
+        self.replicas: tuple[ReplicaReport, ...] = ()
         self.waiting = 0
 
     def _report(self, name: ServiceName) -> ServiceReport:
@@ -31,7 +32,7 @@ class MemoryServices:
         low, high = spec.scaling.replicas_min, spec.scaling.replicas_max
         wanted, rollout = self.wanted[name], self.rollouts.get(name)
         return ServiceReport(
-            name, spec.tenant, 1, wanted, 0, low, high, spec.model, (), 1.0, (), rollout, revisions, None
+            name, spec.tenant, 1, wanted, 0, low, high, spec.model, (), 1.0, self.replicas, rollout, revisions, None
         )  # fmt: skip
 
     def _known(self, who: Principal, name: ServiceName) -> ServiceReport:

@@ -16,6 +16,7 @@ from corral.client.luggage import Luggage
 from corral.model.ask import JobAsk
 from corral.model.errors import FilesMissing, FilesNeeded, FilesTooLarge, NotFound, PathNotFound, PathUnsafe
 from corral.model.files import JobFiles, Returned
+from corral.model.ids import ServiceName
 from corral.model.job import Job
 from corral.ports.files import Terms
 from corral.ports.pool import Principal, Submission
@@ -24,6 +25,7 @@ from corral.wire.trees import Kind, load_tree
 from tests import needs
 from tests.unit.api.memory_files import MemoryFiles
 from tests.unit.api.memory_pool import ALICE, MemoryPool
+from tests.unit.api.memory_services import MemoryServices
 from tests.unit.api.serving import Served
 
 MIB = 1 << 20
@@ -319,3 +321,17 @@ def test_what_is_no_longer_whole_is_told(client: Client, files: MemoryFiles, pro
     with pytest.raises(Exception, match="no longer whole"):
         Luggage(client._caller).fetch(tree, tmp_path / "out")
     assert JobFiles(tree).workdir
+
+
+def test_the_files_of_a_service_are_sent_when_they_are_asked_for(
+    client: Client, server: Served, files: MemoryFiles, project: Path
+) -> None:
+    services = server.app.state.services = MemoryServices()
+    services.travel = True
+    try:
+        client.serve(name="web", run="true", workdir=project)
+    finally:
+        server.app.state.services = None
+    (spec,) = services.specs[ServiceName("web")]
+    assert spec.replica.files is not None
+    assert paths(files, spec.replica.files.tree) == ["src/main.py"]

@@ -15,6 +15,7 @@ from corral.control.core import ControlCore
 from corral.control.files import ControllerFiles
 from corral.control.pool import ControllerPool, Identity
 from corral.control.returns import take_back
+from corral.control.serving import ControllerServices
 from corral.model.ask import JobAsk
 from corral.model.errors import CorralError, FilesMissing, FilesNeeded, FilesTooLarge, Forbidden, InvalidField, Stale
 from corral.model.events import FilesReturned, TokenIssued
@@ -22,6 +23,7 @@ from corral.model.files import JobFiles, LogPiece, Returned, ReturnKind
 from corral.model.ids import DEFAULT_TENANT, JobId, NodeId, TaskKey
 from corral.model.job import Cause
 from corral.model.messages import LaunchTask
+from corral.model.service import Scaling
 from corral.model.tenant import Role, Token
 from corral.ports.files import Return, Terms
 from corral.ports.pool import Principal
@@ -29,6 +31,7 @@ from corral.storage.blobs import DirectoryBlobs, DirectoryLogs
 from corral.wire.treefiles import gather, scan
 from corral.wire.trees import load_tree
 from tests.unit.control.house import ADMIN, START, HerePlanner, House, live
+from tests.unit.control.serving import spec
 from tests.unit.control.world import World
 
 N1, N2 = NodeId("n1"), NodeId("n2")
@@ -278,6 +281,29 @@ def test_files_that_unfinished_jobs_need_stay_and_the_others_go(state_dir: Path,
         assert await files.keep_house(time.time()) == 3
         assert await files.keep_house(time.time()) == 0
         for tree in (saved, brought):
+            load_tree(tree, files._blobs.get)
+        await house.stop()
+
+    live(scenario, state_dir)
+
+
+def test_files_of_a_service_stay_as_long_as_one_may_go_back_to_them(state_dir: Path, project: Path) -> None:
+    async def scenario(house: House) -> None:
+        await house.start("n1")
+        files = with_files(house)
+        services = ControllerServices(house.shell, files)
+        with pytest.raises(FilesMissing):
+            await services.set_service(ADMIN, spec(replica=replace(ONE, files=JobFiles("ab" * 32))))
+        trees = []
+        for content in ("first", "second"):
+            (project / "a").write_text(content)
+            trees.append(await sent(files, project))
+            ask = replace(ONE, workdir=str(project), files=JobFiles(trees[-1]))
+            await services.set_service(ADMIN, spec(replica=ask, scaling=Scaling(0, 1)))
+        for path in (house.state_dir / "blobs").rglob("?" * 64):
+            os.utime(path, (1_000, 1_000))
+        assert await files.keep_house(time.time()) == 0
+        for tree in trees:
             load_tree(tree, files._blobs.get)
         await house.stop()
 

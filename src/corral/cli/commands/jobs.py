@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from corral.cli.session import Session, note
-from corral.cli.targets import JobRef, OptionalJobRef, live_jobs
+from corral.cli.targets import JobRef, OptionalJobRef, live_jobs, service_named
 from corral.cli.tree import Json, command
-from corral.model.errors import InvalidField, MissingField
+from corral.model.errors import InvalidField, MissingField, NotFound
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -108,7 +108,14 @@ def why(
     as_json: Json = False,
 ) -> None:
     """Explain why a job waits: each constraint, who holds what, its share, and when it will start."""
-    report = session.client.why(job)
+    try:
+        report = session.client.why(job)
+    except NotFound:
+        named = service_named(session.client, job)
+        if named is None:
+            raise
+        told = f"{job} is a service, not a job: {named.waits_for or 'it has all the replicas that it wants'}"
+        raise NotFound(told, hint=f"corral services {job}") from None
 
     def text() -> RenderableType:
         from corral.cli.render.why import why as rendered
