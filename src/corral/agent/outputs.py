@@ -46,7 +46,10 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """Ask a replica from now on, again and again, and tell each answer. In a ``hasty`` way at first: it may begin."""
+    """Ask a replica again and again from now on, and tell each answer.
+
+    ``hasty``: more often than its period says, at first.
+    """
 
     task: TaskKey
     incarnation: int

@@ -25,9 +25,12 @@ from corral.model.service import Guard, Probe, ProbeKind
 _log = logging.getLogger(__name__)
 
 FIRST_S = 0.1
-"""A replica that begins is asked again after so long at first, and then ever more slowly."""
+HASTE = 0.02
+"""A replica that begins is asked again after this part of the time that it has taken, and ``FIRST_S`` at least.
 
-SLOWER = 1.5
+So it is known to have started after hardly more time than it took. Commands cost more, and keep to their period.
+"""
+
 PERIOD_MIN_S = 0.05
 LATE_S = 0.5
 """An answer that is so much later than it can be was slept through, by this agent: it says nothing of the replica."""
@@ -83,7 +86,8 @@ class Prober:
         loop = asyncio.get_running_loop()
         directory = str(self._tasks_dir / taskdir.marker(order.task, order.incarnation))
         period_s = max(order.probe.period_s, PERIOD_MIN_S)
-        pause_s = min(FIRST_S, period_s) if order.hasty else period_s
+        hasty = order.hasty and order.probe.kind is not ProbeKind.COMMAND
+        since = loop.time()
         target: _Target | None = None
         while True:
             began = loop.time()
@@ -94,8 +98,8 @@ class Prober:
                 fault = f"it cannot be asked: {error}"
             if fault is None or loop.time() - began <= _longest_s(order.probe):
                 self._tell(Probed(order.task, order.incarnation, order.question, fault))
+            pause_s = min(period_s, max(FIRST_S, HASTE * (began - since))) if hasty else period_s
             await asyncio.sleep(max(0.0, began + pause_s - loop.time()))
-            pause_s = min(SLOWER * pause_s, period_s)
 
 
 def _target(directory: str, address: str) -> _Target:

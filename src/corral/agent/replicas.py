@@ -78,8 +78,8 @@ class Replicas:
         )
 
     @staticmethod
-    def _ask(key: tuple[TaskKey, int], replica: _Replica, *, hasty: bool = False) -> list[Output]:
-        asks: list[Output] = [Ask(*key, Question.READINESS, replica.probes.readiness, hasty=hasty)]
+    def _ask(key: tuple[TaskKey, int], replica: _Replica) -> list[Output]:
+        asks: list[Output] = [Ask(*key, Question.READINESS, replica.probes.readiness)]
         if replica.probes.liveness is not None:
             asks.append(Ask(*key, Question.LIVENESS, replica.probes.liveness))
         return asks
@@ -139,7 +139,7 @@ class Replicas:
             return Reaction([])
         replica.started_up = True
         own = replica.probes.startup is not None
-        outputs = [Hush(*key, Question.STARTUP), MarkStartedUp(*key), *self._ask(key, replica, hasty=own)]
+        outputs = [Hush(*key, Question.STARTUP), MarkStartedUp(*key), *self._ask(key, replica)]
         if own:
             replica.message = NOT_ASKED
             return Reaction(outputs)

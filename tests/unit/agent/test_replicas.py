@@ -57,7 +57,7 @@ def test_a_start_of_its_own_comes_before_readiness() -> None:
     assert told.begun == [Ask(*KEY, Question.STARTUP, STARTED, hasty=True)]
     started = told.hear(Question.STARTUP)
     assert not started.turned
-    assert started.outputs[2:] == [Ask(*KEY, Question.READINESS, READY, hasty=True)]
+    assert started.outputs[2:] == [Ask(*KEY, Question.READINESS, READY)]
     assert told.ready() is False
     assert told.hear(Question.READINESS, at=60.5).turned
     assert told.ready() is True
