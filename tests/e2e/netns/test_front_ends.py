@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -47,13 +48,13 @@ def fronts(five: Machines) -> Iterator[list[str]]:
 
 def test_front_ends_serve_by_what_they_were_told_last(five: Machines, fronts: list[str]) -> None:
     with five.client() as client:
-        traffic = {"keys": False, "guard": "none"}
+        traffic: dict[str, str | bool] = {"keys": False, "guard": "none"}
         run = [sys.executable, "-c", SERVE]
         client.serve(name="pages", run=run, workdir=None, replicas=2, readiness="/", traffic=traffic)
         try:
             wait_until(lambda: client.service("pages").ready == 2, LIMIT_S, 0.2, what="two replicas")
             for front in fronts:
-                wait_until(lambda front=front: call(five, front), LIMIT_S, 0.2, what=f"{front} to serve")
+                wait_until(partial(call, five, front), LIMIT_S, 0.2, what=f"{front} to serve")
             wait_until(
                 lambda: {one.name for one in client.front_ends() if one.current} >= set(fronts),
                 LIMIT_S,
@@ -68,7 +69,7 @@ def test_front_ends_serve_by_what_they_were_told_last(five: Machines, fronts: li
                 for head in five.heads:
                     five.hosts[head].mend()
             for node in five.nodes:
-                wait_until(lambda node=node: up(client, node), LIMIT_S, 0.2, what=f"{node} to be up again")
+                wait_until(partial(up, client, node), LIMIT_S, 0.2, what=f"{node} to be up again")
         finally:
             client.remove_service("pages")
             wait_until(lambda: not client.services(), LIMIT_S, 0.2, what="the service to be gone")

@@ -69,7 +69,7 @@ class Pair:
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
     needs.root()
-    for name, package in (PACKAGES | {"keepalived": "keepalived"}).items():
+    for name, package in {**PACKAGES, "keepalived": "keepalived"}.items():
         needs.program(name, package=package)
     with Hosts(["one", "two", "caller"]) as hosts:
         yield Pair(hosts)
