@@ -5,7 +5,6 @@ Formats: HAProxy 2.8 management guide, 9.1 (``show stat``) and 9.3 (``show serve
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 
 import msgspec
@@ -65,26 +64,31 @@ def _service_of(backend: str) -> ServiceName | None:
 
 def parse_rows(text: str) -> dict[Key, Row]:
     """Read ``show stat``: services and their servers. Raises ``ProxyFault``."""
-    if not text.startswith("# "):
-        raise ProxyFault("the proxy does not tell its statistics")
+    lines = text.splitlines()
+    names = lines[0].removeprefix("# ").split(",") if text.startswith("# ") else []
+    try:
+        at = [names.index(name) for name in _FIELDS]
+    except ValueError:
+        raise ProxyFault("the proxy does not tell its statistics") from None
+    last = max(at) + 1
     found: dict[Key, Row] = {}
-    for row in csv.DictReader(text[2:].splitlines()):
-        service = _service_of(row["pxname"])
+    for line in lines[1:]:
+        # Text that may hold commas comes behind all that is read here.
+        values = line.split(",", last)
+        proxy, server, queued, current, total, refused, broken, retried, status, failed = (values[i] for i in at)
+        service = _service_of(proxy)
         if service is None:
             continue
-        whole = row["svname"] == "BACKEND"
-        errors = _number(row["hrsp_5xx"]) if whole else _errors(row)
-        outstanding = _number(row["scur"]) + (0 if whole else _number(row["qcur"]))
-        up = row["status"].startswith(("UP", "no check", "NOLB", "DRAIN"))
-        found[service, "" if whole else row["svname"]] = Row(
-            up, outstanding, _number(row["stot"]), errors, _number(row["wretr"])
-        )
+        whole = server == "BACKEND"
+        # A service has failed a request when its caller saw that; a server also when another one answered then.
+        errors = _number(failed) + (0 if whole else _number(refused) + _number(broken))
+        outstanding = _number(current) + (0 if whole else _number(queued))
+        up = status.startswith(("UP", "no check", "NOLB", "DRAIN"))
+        found[service, "" if whole else server] = Row(up, outstanding, _number(total), errors, _number(retried))
     return found
 
 
-def _errors(row: Mapping[str, str]) -> int:
-    """Count the requests that a server failed: could not be reached, broke off, or answered that it failed."""
-    return _number(row["econ"]) + _number(row["eresp"]) + _number(row["hrsp_5xx"])
+_FIELDS = ("pxname", "svname", "qcur", "scur", "stot", "econ", "eresp", "wretr", "status", "hrsp_5xx")
 
 
 def _number(text: str) -> int:

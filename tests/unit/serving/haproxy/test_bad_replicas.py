@@ -44,7 +44,9 @@ server.serve_forever()
 @contextlib.asynccontextmanager
 async def program(name: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, Backend]]:
     """Run a replica as a process of its own."""
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, stdout=asyncio.subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
     assert process.stdout is not None
     port = int(await process.stdout.readline())
     try:

@@ -124,7 +124,8 @@ async def test_the_process_that_holds_long_bodies_comes_back_and_short_ones_neve
     assert before is not None
     os.kill(before, signal.SIGKILL)
     assert (await world.call()).status == 200
-    assert (await world.call("POST", "/", {}, body)).status in (200, 503)
+    # One that comes while it dies may be cut; none waits for ever.
+    assert (await world.call("POST", "/", {}, body)).status in (200, 502, 503)
     await becomes(long, "long bodies to be held again")
     assert world.driver._holding.pid != before
     heard = one.heard[-1]
