@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from pydantic import Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from corral.model import routes as model
 from corral.wire.v1.base import Answer, Question
@@ -72,7 +72,13 @@ class RoutesQuery(Question):
     timeout_s: float = Field(default=20.0, ge=0, le=60, allow_inf_nan=False)
 
 
-class BackendSeen(Question):
+class Report(BaseModel):
+    """Base of what front ends tell. Fields that only a newer one knows are left out: it must be heard all the same."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class BackendSeen(Report):
     """A backend as one front end sees it."""
 
     name: Name
@@ -85,7 +91,7 @@ class BackendSeen(Question):
     drained: bool = False
 
 
-class RouteSeen(Question):
+class RouteSeen(Report):
     """A service as one front end sees it."""
 
     service: Name
@@ -100,7 +106,7 @@ class RouteSeen(Question):
     backends: list[BackendSeen] = Field(default=[], max_length=LISTED_MAX)
 
 
-class ReportRequest(Question):
+class ReportRequest(Report):
     """What a front end sees: once a second, and at once when a request waits for a replica."""
 
     name: Name = Field(description="of the front end")
