@@ -51,7 +51,7 @@ TABLE = routes_model.RoutingTable(
     {"ab" * 32: TenantId("vision")},
 )  # fmt: skip
 STATUS = service_report.FrontEndStatus("f1", "http://10.0.0.1:7480", 0.5, True, ("10.0.0.9",), "bad")
-SERVING = service.ServingTask(CHAT, 1, 2, None, SPEC.probes, service.Guard.MTLS, 30.0)
+SERVING = service.ServingTask(CHAT, 1, 2, None, SPEC.probes, service.Guard.MTLS, 30.0, (NodeId("n9"),))
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ class ServingTask(Answer):
     probes: Probes
     guard: model.Guard
     drain_s: float
+    avoid: list[str] = Field(description="nodes where replicas before it failed, newest last")
 
 
 class Scaling(Answer):
