@@ -213,9 +213,9 @@ class Driver:
                 said.append(_said(PortTaken(f"port {port} of service {route.service} is that of {whose}")))
                 if not owner:
                     taken.add(port)
-            elif port not in self._running.ports and listening.taken(self._config.address, port):
+            elif port not in self._running.ports and (why := listening.hindrance(self._config.address, port)):
                 taken.add(port)
-                said.append(_said(PortTaken(f"port {port} of service {route.service} is in use by another program")))
+                said.append(_said(PortTaken(f"port {port} of service {route.service} {why}")))
         self._ports_taken = frozenset(taken)
         self._problems["ports"] = "; ".join(said)
 

@@ -8,10 +8,11 @@ import socket
 from corral.model.errors import InvalidField
 
 
-def taken(address: str, port: int) -> bool:
-    """Return whether another program listens there. Raises ``InvalidField`` for an address that is not this machine's.
+def hindrance(address: str, port: int) -> str:
+    """Return what hinders from listening there, for people; empty when nothing does.
 
-    What this process tries for a moment is let go before it returns.
+    What is tried for a moment is let go before it returns. Raises ``InvalidField`` for an address that is not this
+    machine's.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as trial:
@@ -20,7 +21,9 @@ def taken(address: str, port: int) -> bool:
             trial.bind((address, port))
             trial.listen(1)
         except OSError as error:
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                return True
+            if error.errno == errno.EADDRINUSE:
+                return "is in use by another program"
+            if error.errno == errno.EACCES:
+                return "is for root only"
             raise InvalidField(f"cannot listen on {address}:{port}: {error.strerror or error}") from None
-    return False
+    return ""

@@ -91,9 +91,10 @@ class Running:
             self._write_all(rendered)
             await self._admin.reload()
         else:
-            if listening.taken(self._config.address, self._config.port):
-                where = f"{self._config.address}:{self._config.port}"
-                raise PortTaken(f"another program listens on {where}", hint="serve_port names another port")
+            why = listening.hindrance(self._config.address, self._config.port)
+            if why:
+                where = f"port {self._config.port} of {self._config.address}"
+                raise PortTaken(f"{where} {why}", hint="let the front end have another port")
             self._write(STATE, NO_STATE)
             self._write_all(rendered)
             self.master = await Master.start(self._binary, self._folder, self._folder / CONFIGURATION)

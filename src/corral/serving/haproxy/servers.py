@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 import zlib
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -56,6 +57,9 @@ def servers_of(
         if address is not None:
             out = backend.draining or backend.name in ejected
             weight = 0 if out else weights[backend.name]
+            # As the proxy writes it: what it tells is compared with this.
+            known = ipaddress.ip_address(address)
+            address = socket.inet_ntop(socket.AF_INET6 if known.version == 6 else socket.AF_INET, known.packed)
             found.append(Server(backend.name, address, backend.port, weight, _options(route, backend, files)))
     return tuple(found)
 

@@ -145,7 +145,7 @@ def test_who_drains_or_is_ejected_gets_nothing() -> None:
     told = route(backends=(*backends(1, 1, 1, draining=(1,)), replace(backends(1)[0], name="h", address="host")))
     servers = servers_of(told, {"r2-1"}, {}, {})
     assert [(server.name, server.weight) for server in servers] == [("r0-1", 100), ("r1-1", 0), ("r2-1", 0)]
-    found = servers_of(told, (), {}, {"host": "2001:db8::1"})[-1]
+    found = servers_of(told, (), {}, {"host": "2001:DB8:0::0:1"})[-1]
     assert found.words.startswith("[2001:db8::1]:20000 weight 100 id ")
 
 

@@ -215,3 +215,15 @@ async def test_least_outstanding_leaves_out_who_is_busy(world: World) -> None:
     assert await answered(world, 10) == {b"fast"}
     for _, writer in opened:
         writer.close()
+
+
+@in_world()
+async def test_an_address_may_be_written_in_many_ways(world: World) -> None:
+    one = await world.replica("r1", answers("one"))
+    told = route(backends=(replace(backend(one), address="0:0:0:0:0:FFFF:7F00:0001"),))
+    for _ in range(3):
+        await world.tell(told)
+    assert await answered(world, 3) == {b"one"}
+    assert await server_names(world) == {"r1"}
+    assert not world.driver._running.leaving
+    assert world.driver.problem == ""
