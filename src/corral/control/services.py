@@ -332,17 +332,17 @@ class Services:
         return table
 
     def waits_for(self, now: float, service: Service) -> str:
-        """Return why a service has fewer ready replicas than wanted, in words; empty when it has them all."""
+        """Return what a service, or its next revision, waits for before all of it is ready; empty when all is well."""
         seen = self.replicas.seen(now, service)
         missing = service.wanted - sum(one.ready for one in seen)
-        if missing <= 0 or service.removed_by is not None:
+        if (missing <= 0 and service.rollout is None) or service.removed_by is not None:
             return ""
         following = service.rollout.revision if service.rollout is not None else service.stable
         pause_s = start_at(service, following) - now
         staying = [one for one in seen if not one.leaving]
-        if len(staying) < service.wanted and service.name in self.refused:
+        if service.name in self.refused:
             return f"no replica can be started: {self.refused[service.name].message}"
-        if len(staying) < service.wanted and pause_s > 0:
+        if pause_s > 0:
             return f"replicas ended by themselves: the next is started in {pause_s:.0f} s"
         homeless = [one.job for one in staying if one.placed_at is None]
         if homeless:
@@ -350,7 +350,7 @@ class Services:
         unready = [self.replicas.health[one.job].message for one in staying if one.unready_s > 0]
         if unready:
             return f"replicas are not ready: {unready[0] or 'their probes fail'}"
-        return "replicas are starting"
+        return "replicas are starting" if missing > 0 else ""
 
 
 def _comes(service: Service) -> bool:

@@ -361,3 +361,28 @@ def test_a_queue_and_a_tenant_that_a_service_needs_are_not_removed_while_it_rest
     for fact in (QueueRemoved(at=0.0, queue=QueueName("online"), by="me"),
                  TenantRemoved(at=0.0, tenant=TenantId("shop"), by="me")):  # fmt: skip
         assert getattr(world.tell(Administer(fact)), "code", None) == "CONFLICT"
+
+
+def test_people_are_told_what_a_service_waits_for() -> None:
+    def said() -> str:
+        return world.core.services.waits_for(world.now, world.service)
+
+    world = Serving(n1=2)
+    world.serve(spec(replicas=(2, 2)))
+    assert said() == "replicas are starting"
+    world.up()
+    assert said() == ""
+    # On a full pool the next revision finds no room beside the old one.
+    world.serve(spec(replicas=(2, 2), argv="new"))
+    assert said() == "replicas wait for room: see `corral why 3`"
+    world.sick = {"j2": False}
+    scaled(world, 3)
+    world.advance(1.0)
+    assert "wait for room" in said()
+    crashing = Serving(n1=1)
+    crashing.serve(spec())
+    for job in ("1", "2"):
+        crashing.begin()
+        crashing.end(job, code=1)
+    words = crashing.core.services.waits_for(crashing.now, crashing.service)
+    assert words == "replicas ended by themselves: the next is started in 10 s"

@@ -6,6 +6,8 @@ A request to a model is bound by the bandwidth of the device's memory rather tha
 
 from __future__ import annotations
 
+import functools
+
 WEIGHT_MAX = 256
 """The largest weight of a server that HAProxy takes."""
 
@@ -38,6 +40,7 @@ BANDWIDTH_GB_S: dict[str, float] = {
 """By a part of the model's name; of several that fit the longest counts."""
 
 
+@functools.lru_cache(maxsize=256)
 def bandwidth_gb_s(model: str) -> float | None:
     """Return the memory bandwidth of a device model by its name as the driver tells it, ``None`` when unknown."""
     plain = " ".join(model.replace("-", " ").lower().split())
