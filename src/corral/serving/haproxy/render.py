@@ -35,6 +35,9 @@ from corral.serving.haproxy.template import template
 
 CONFIGURATION = "haproxy.cfg"
 KEYS, REASONS, NO_RETRY, STATE = "keys.map", "reasons.map", "noretry.map", "servers.state"
+BY_CONTENT = re.compile(r".+-[0-9a-f]{12}\.(map|pem|json)")
+"""How files are named whose content never changes."""
+
 HOLD_SOCKET, AGAIN_SOCKET = "hold.sock", "again.sock"
 MODEL_HEADER, REPEAT_HEADER = "X-Corral-Model", "X-Corral-Repeat"
 """Between the proxy's two processes only: the model that a body names, and that the request may be repeated."""

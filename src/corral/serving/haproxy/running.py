@@ -15,7 +15,7 @@ from corral.serving.haproxy.admin import Admin
 from corral.serving.haproxy.config import ProxyConfig
 from corral.serving.haproxy.observed import Key, Row, change_map, change_servers, parse_rows, parse_servers
 from corral.serving.haproxy.process import MASTER, Master
-from corral.serving.haproxy.render import CONFIGURATION, KEYS, NO_RETRY, REASONS, STATE, Rendered
+from corral.serving.haproxy.render import BY_CONTENT, CONFIGURATION, KEYS, NO_RETRY, REASONS, STATE, Rendered
 
 UP_S = 10.0
 NO_STATE = b"1\n"
@@ -206,9 +206,9 @@ class Running:
         return path
 
     def _sweep(self, rendered: Rendered) -> None:
-        """Delete the files of configurations that are no more."""
+        """Delete the files of configurations that are no more; others may keep files in the folder as well."""
         for path in self._folder.iterdir():
-            if path.suffix in {".map", ".pem", ".json"} and path.name not in rendered.files:
+            if BY_CONTENT.fullmatch(path.name) and path.name not in rendered.files:
                 path.unlink(missing_ok=True)
 
 

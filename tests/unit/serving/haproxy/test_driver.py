@@ -280,6 +280,20 @@ def test_debians_proxy_is_found_where_there_is_no_other(monkeypatch: pytest.Monk
         find_binary(tmp_path / "none")
 
 
+@in_world()
+async def test_only_files_of_its_own_are_deleted(world: World) -> None:
+    folder = world.config.folder
+    foreign = {"routes.json", "key.pem", "affinity.lua", "other.map"}
+    for name in foreign:
+        (folder / name).touch()
+    one = await world.replica("r1", answers("one"))
+    await world.serve(one)
+    hosts = next(folder.glob("hosts-*.map"))
+    await world.serve(one, traffic=replace(PLAIN, hosts=("shop.example",)))
+    assert not hosts.exists()
+    assert {path.name for path in folder.iterdir()} >= foreign
+
+
 def test_a_folder_whose_name_would_be_several_words_is_refused() -> None:
     with pytest.raises(InvalidField):
         Driver(ProxyConfig(Path("/tmp/a b")))

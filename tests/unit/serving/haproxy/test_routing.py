@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
 from corral.model.ids import TenantId
+from corral.model.routes import RoutingTable
 from corral.model.service import Balance, Guard
+from corral.serving.affinity.router import AffinityRouter, write_hook
 from tests.unit.serving.haproxy.world import PLAIN, World, backend, becomes, error_code, free_port, in_world, route
 from tests.unit.serving.relay.world import Reply, answers
 
@@ -175,5 +178,28 @@ def test_every_way_to_balance_reaches_every_replica(balance: Balance) -> None:
             await world.serve(*replicas[:3], traffic=replace(PLAIN, balance=balance, hash_header="X-Session"))
             fewer = {n: (await world.call(headers={"X-Session": f"s{n}"})).body for n in range(120)}
             assert all(fewer[n] == answered[n] for n in range(120) if answered[n] != b"3")
+
+    test()
+
+
+def test_prompts_that_begin_alike_go_to_one_replica(tmp_path: Path) -> None:
+    router = AffinityRouter(tmp_path / "r.sock")
+
+    @in_world(affinity=write_hook(tmp_path, router.socket))
+    async def test(world: World) -> None:
+        await router.start()
+        try:
+            replicas = [await world.replica(f"r{number}", answers(str(number))) for number in range(3)]
+            await world.serve(*replicas, traffic=replace(PLAIN, balance=Balance.PREFIX_AFFINITY))
+            router.apply(RoutingTable(1, "d", world.routes))
+            # Short, and long enough to be held: the beginning of a body is all that is looked at.
+            for size in (3_000, 200_000):
+                bodies = [b'{"prompt": "%s' % (b"x" * size) + b'%d"}' % number for number in range(5)]
+                router.note(await world.load())
+                assert len({(await world.call("POST", "/", {}, body)).body for body in bodies}) == 1
+            assert (await world.call()).status == 200
+        finally:
+            router.close()
+        assert (await world.call("POST", "/", {}, b"x")).status == 200
 
     test()
