@@ -86,7 +86,7 @@ def test_the_version(tmp_path: Path) -> None:
     "arguments,said",
     [
         (["stauts"], "no such command: stauts (did you mean status?)"),
-        (["frobnicate"], "no such command: frobnicate (see corral --help)"),
+        (["xyzzy"], "no such command: xyzzy (see corral --help)"),
         (["a\nb\x1b[2J"], "no such command: a b\\x1b[2J"),
         (["nodes", "cordn"], "no such command: corral nodes cordn (did you mean cordon?)"),
         (["ps", "--al"], "no such option: --al (did you mean --all?)"),
