@@ -18,7 +18,7 @@ from corral.serving.haproxy import certificates, listening
 from corral.serving.haproxy.config import ProxyConfig
 from corral.serving.haproxy.holding import Holding
 from corral.serving.haproxy.ledger import Ledger
-from corral.serving.haproxy.process import Refused, connections_that_fit
+from corral.serving.haproxy.process import Refused, bound_log, connections_that_fit
 from corral.serving.haproxy.render import Desired, Rendered, check_words, render
 from corral.serving.haproxy.running import Running
 from corral.serving.haproxy.servers import is_address
@@ -259,6 +259,7 @@ class Driver:
                 elif self._running.master is not None:
                     await self._try("leaving", self._remove)
                 if turn % AGAIN_EVERY == 0:
+                    bound_log(self._config.folder)
                     renewed = self._follow_certificate()
                     if renewed or any(self._problems.get(what) for what in ("routes", "hosts", "ports", "commands")):
                         await self._try("routes", self._serve)

@@ -18,6 +18,8 @@ from pathlib import Path
 from corral.model.errors import DependencyMissing, ProxyFault, ProxyRefused
 
 MASTER, HOLD_MASTER = "master.sock", "hold-master.sock"
+LOG = "haproxy.log"
+LOG_MAX_BYTES = 4 * 1024 * 1024
 CHECK_S = 20.0
 STOP_S = 5.0
 
@@ -110,7 +112,7 @@ class Master:
         """Start it; whether it comes up is seen by its socket. Raises ``ProxyFault``."""
         command = [str(binary), "-W", "-S", f"{folder / socket},mode,600,level,admin", "-f", str(configuration)]
         try:
-            with (folder / "haproxy.log").open("ab") as log:
+            with (folder / LOG).open("ab") as log:
                 process = await asyncio.create_subprocess_exec(
                     *command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
                 )
@@ -149,9 +151,18 @@ class Master:
             self._pidfd = -1
 
 
+def bound_log(folder: Path) -> None:
+    """Keep what the proxy says of its servers within twice ``LOG_MAX_BYTES``: the rest before it goes."""
+    path = folder / LOG
+    with contextlib.suppress(OSError):
+        if path.stat().st_size > LOG_MAX_BYTES:
+            shutil.copyfile(path, folder / f"{LOG}.1")
+            os.truncate(path, 0)
+
+
 def tail(folder: Path, lines: int = 3) -> str:
     """Return what the proxy said last, for people."""
     with contextlib.suppress(OSError):
-        said = (folder / "haproxy.log").read_text(errors="replace").splitlines()
+        said = (folder / LOG).read_text(errors="replace").splitlines()
         return "; ".join(line.partition(" : ")[2] or line for line in said[-lines:])
     return ""

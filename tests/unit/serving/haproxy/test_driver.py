@@ -16,7 +16,7 @@ from corral.model.errors import DependencyMissing, InvalidField, PortTaken, Prox
 from corral.model.ids import TenantId
 from corral.serving.haproxy.config import ProxyConfig
 from corral.serving.haproxy.driver import Driver
-from corral.serving.haproxy.process import find_binary
+from corral.serving.haproxy.process import LOG_MAX_BYTES, find_binary
 from tests import needs
 from tests.unit.serving.haproxy.world import (
     PLAIN,
@@ -278,6 +278,18 @@ def test_debians_proxy_is_found_where_there_is_no_other(monkeypatch: pytest.Monk
     assert find_binary().name == "haproxy"
     with pytest.raises(DependencyMissing):
         find_binary(tmp_path / "none")
+
+
+@in_world()
+async def test_what_the_proxy_says_of_itself_takes_no_more_than_so_much(world: World) -> None:
+    said = world.config.folder / "haproxy.log"
+    with said.open("a") as log:
+        log.write("x" * LOG_MAX_BYTES + "\n")
+    await becomes(lambda: said.stat().st_size == 0, "the log to be taken aside")
+    one = await world.replica("r1", answers("one"))
+    await world.serve(one)
+    await world.tell(route("other"))
+    assert 0 < said.stat().st_size < LOG_MAX_BYTES, "it goes on at the beginning"
 
 
 @in_world()
