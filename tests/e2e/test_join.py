@@ -15,8 +15,10 @@ import pytest
 
 from bench.processes import carriers, kill_carriers
 from corral.client import Client
+from corral.client.handle import JobHandle
 from corral.runtime.machines.jointoken import VARIABLE
 from tests.e2e.command import Corral, Ended
+from tests.e2e.livepool import alive
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -159,6 +161,16 @@ def test_on_a_node_the_pool_is_asked_with_a_token_of_people(machines: Machines) 
     assert [node["spec"]["id"] for node in json.loads(told.out)["nodes"]] == ["n1"]
 
 
+def test_a_join_token_that_is_issued_is_the_whole_command(machines: Machines, other: Corral) -> None:
+    line = machines.head.ok("token", "issue", "default", "--role", "join", "--label", "second").strip()
+    secret, _, command = line.partition(" ")
+    assert command == f"corral join {machines.place}"
+    assert secret.partition(".")[2] == machines.token.partition(".")[2], "the fingerprint is that of the head"
+    assert secret != machines.environment
+    # It opens the door: what is refused is the name.
+    assert "error[NODE_NAME_TAKEN]" in machines.join(other, "--name", "n1", token=secret.partition("=")[2]).err
+
+
 def test_the_doctor_is_content_on_both(machines: Machines) -> None:
     for machine, words in ((machines.head, "GCS"), (machines.node, "n1 at 127.0.0.1 is heard by the pool")):
         examined = machine("doctor")
@@ -185,19 +197,91 @@ def test_a_raylet_that_dies_is_started_again_and_the_task_never_knows(machines: 
     job.wait(60.0)
 
 
-def test_leaving_asks_about_tasks_and_with_force_they_go_on_elsewhere(machines: Machines) -> None:
-    job = machines.client.submit(run="sleep 1000", gpus=1, workdir=None)
-    wait_until(lambda: job.status().state == "running", 60.0, 0.1, what="the task to run")
-    refused = machines.node("leave")
-    assert "error[JOBS_RUNNING]: 1 task runs on node n1" in refused.err
-    assert machines.nodes()["n1"].state == "up"
-    left = machines.node("down", "--force")
-    assert "this machine has left the pool" in left.err
+def join_again(machines: Machines) -> None:
+    joined = machines.join(machines.node, "--name", "n1", "--simulated", "h100", "--gpus-per-node", "2")
+    assert joined.code == 0, joined.err
+
+
+def running(machines: Machines, script: str, **fields: Any) -> JobHandle:
+    """Submit a job and wait until it has begun."""
+    job = machines.client.submit(run=f"echo begun; {script}", gpus=1, workdir=None, **fields)
+    wait_until(lambda: b"begun" in b"".join(chunk.data for chunk in job.logs()), 60.0, 0.1, what="the task to begin")
+    return job
+
+
+SAVING = {"signal": "USR1", "grace": "60s"}
+SAVES = "trap 'echo 7 >$CORRAL_CHECKPOINT_DIR/step; sleep 1; echo saved; exit 0' USR1; while :; do sleep 0.1; done"
+DEAF = "trap '' USR1 TERM; while :; do sleep 0.1; done"
+
+
+def test_who_leaves_lets_its_tasks_save_themselves_and_they_go_on_without_charge(machines: Machines) -> None:
+    job = running(machines, SAVES, checkpoint=SAVING)
+    left = machines.node.json("leave")
+    assert (left["tasks_left"], left["tasks_killed"], left["forced"]) == (0, 0, False)
+    gang = job.details().gangs[0]
+    assert (gang.state, gang.preemptions, gang.moves, gang.restarts) == ("pending", 1, 1, 0)
+    assert len(gang.saved) == 1, "the checkpoint came back before the machine left"
+    assert b"saved" in b"".join(chunk.data for chunk in job.logs())
+    assert "gives way: node n1 is emptied" in machines.head.ok("history", job.id)
     wait_until(lambda: machines.nodes() == {}, 60.0, 0.5, what="the head to forget the node")
-    assert job.status().state == "pending"
+    join_again(machines)
+    wait_until(lambda: job.details().gangs[0].incarnation == 2, 60.0, 0.1, what="the job to go on")
+    assert not machines.nodes()["n1"].cordoned
+    job.cancel()
+    job.wait(60.0)
+
+
+def test_who_does_not_end_in_time_is_killed_and_that_is_said(machines: Machines) -> None:
+    job = running(machines, DEAF, checkpoint=SAVING)
+    left = machines.node("down", "--drain-timeout", "2s")
+    assert "this machine has left the pool; killed 1 task that had not ended in time" in left.err
+    assert job.status().state == "pending", "its end is proven: nobody waits for the lease"
+    job.cancel()
+    join_again(machines)
+
+
+def test_with_force_they_are_killed_at_once_and_go_on_elsewhere(machines: Machines) -> None:
+    job = running(machines, SAVES, checkpoint=SAVING)
+    left = machines.node("down", "--force")
+    assert "this machine has left the pool; killed 1 task\n" in left.err
+    wait_until(lambda: machines.nodes() == {}, 60.0, 0.5, what="the head to forget the node")
+    gang = job.details().gangs[0]
+    assert (gang.state, gang.restarts, len(gang.saved)) == ("pending", 0, 0)
     lived = machines.state(machines.node)
     assert carriers(lived) == []
     assert [name for name in ("ray/token", "node-token") if (lived / name).exists()] == []
     job.cancel()
-    joined = machines.join(machines.node, "--name", "n1", "--simulated", "h100", "--gpus-per-node", "2")
+    join_again(machines)
+
+
+def stopped_agent(machines: Machines) -> int:
+    """Kill the supervisor of the node while its agent is stopped, which therefore stays behind; return its pid."""
+    lived = machines.state(machines.node)
+    agent = int(json.loads((lived / "nodes" / "n1" / "agent.pid").read_text())["pid"])
+    os.kill(agent, signal.SIGSTOP)
+    os.kill(int((lived / "supervisor.pid").read_text()), signal.SIGKILL)
+    return agent
+
+
+def test_joining_takes_over_what_a_killed_supervisor_left_behind(machines: Machines) -> None:
+    job = running(machines, SAVES)
+    agent = stopped_agent(machines)
+    refused = machines.node("leave")
+    assert "error[JOBS_RUNNING]: node n1 does not run, but 1 task runs on it" in refused.err
+    joined = machines.node("join")
     assert joined.code == 0, joined.err
+    assert not alive(agent)
+    gang = job.details().gangs[0]
+    assert (gang.state, gang.incarnation) == ("running", 1)
+    job.cancel()
+    job.wait(60.0)
+
+
+def test_leaving_ends_what_a_killed_supervisor_left_behind(machines: Machines) -> None:
+    running(machines, SAVES)
+    stopped_agent(machines)
+    left = machines.node("down", "--force")
+    assert left.code == 0, left.err
+    assert "this machine has left the pool; killed 1 task\n" in left.err
+    wait_until(lambda: carriers(machines.state(machines.node)) == [], 20.0, what="everything to end")
+    assert "error[DAEMON_NOT_RUNNING]: no node runs" in machines.node("leave").err

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from bench.slurm import Slurm
 from bench.slurm_config import TUNED, Shape
 from bench.slurm_hosts import HostedNodes
 from corral.client import Client
+from corral.client.handle import JobHandle
 from corral.runtime.options import HeadAsked
 from corral.runtime.starting.heading import HeadInfo, start_head
 from corral.runtime.starting.stopping import stop_pool
@@ -38,6 +40,14 @@ def ground() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="c", dir="/tmp"))
     yield directory
     shutil.rmtree(directory)
+
+
+SAVES = "trap 'echo 7 >$CORRAL_CHECKPOINT_DIR/$NODE_RANK; exit 0' USR1; echo begun; while :; do sleep 0.1; done"
+CHECKPOINT = {"signal": "USR1", "grace": "30s"}
+
+
+def begun(job: JobHandle, rank: int) -> bool:
+    return b"begun" in b"".join(chunk.data for chunk in job.logs(rank=rank))
 
 
 def head_at(address: str, state_dir: Path) -> HeadInfo:
@@ -85,8 +95,14 @@ def test_machines_of_an_allocation_join_with_what_slurm_gave_and_leave(ground: P
                 assert {line.split(" on ")[0] for line in said} == {"0 of 2", "1 of 2"}
                 assert {line.split(" on ")[1].strip() for line in said} == {"s1", "s2"}
                 assert secret not in (ground / "pilot.sh").read_text()
+                saving = client.submit(run=SAVES, gpus=2, num_nodes=2, workdir=None, checkpoint=CHECKPOINT)
+                for rank in (0, 1):
+                    wait_until(partial(begun, saving, rank), 60.0, 0.2, what="both ranks to begin")
                 cluster.run(["scancel", "--batch", "--signal=TERM", job])
                 cluster.wait_until_idle(60.0)
                 wait_until(lambda: client.nodes() == (), 60.0, 0.5, what="the pool to forget the nodes that left")
+                kept = saving.details().gangs[0]
+                assert (kept.state, kept.preemptions, kept.restarts) == ("pending", 1, 0)
+                assert {saved.rank for saved in kept.saved} == {0, 1}, "what they saved came back before they left"
         finally:
             stop_pool(ground / "h", force=True, leave_tasks=False)

@@ -7,14 +7,15 @@ from functools import partial
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import Depends, Response
+from fastapi import Depends, Request, Response
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel
 from starlette.requests import HTTPConnection
 
 from corral.api.streams import Stopping
-from corral.model.errors import Forbidden, Unauthenticated
+from corral.model.errors import Conflict, Forbidden, Unauthenticated
 from corral.model.tenant import Role
+from corral.ports.membership import Membership
 from corral.ports.pool import Pool, Principal
 from corral.wire.v1.base import Answer
 from corral.wire.v1.problem import MEDIA_TYPE
@@ -90,3 +91,11 @@ _MEANING = {
     500: "The pool made a mistake or its state cannot be used.",
     503: "The pool starts or stops. Try again after Retry-After seconds.",
 }
+
+
+def membership_of(request: Request) -> Membership:
+    """Return how machines join the pool. Raises ``Conflict`` where none can."""
+    found: Membership | None = request.app.state.membership
+    if found is None:
+        raise Conflict("this pool is of one machine", hint="`corral head` starts one that others can join")
+    return found

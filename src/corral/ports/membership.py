@@ -61,6 +61,9 @@ class Membership(Protocol):
     async def join(self, who: Principal, ask: JoinAsk) -> Joined:
         """Let a machine in. Raises ``VersionMismatch``, ``ClockSkew``, ``NodeNameTaken`` or ``MachineCloned``."""
 
+    def join_token(self, secret: str) -> str:
+        """Return what a machine is told to join with: a secret, and the fingerprints of the heads' certificates."""
+
     async def leave(self, who: Principal, node: NodeId, *, drain: bool = False) -> int:
         """Give a node nothing new; return how many gangs have tasks there.
 

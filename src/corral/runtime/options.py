@@ -10,6 +10,10 @@ DEFAULT_PORT = 7420
 GCS_PORT = 7421
 RAY_PORT_FIRST = 7430
 ANY_PORT = 0
+DRAIN_S = 60.0
+"""How long the tasks of a machine that leaves a pool have to save themselves, unless told otherwise."""
+OWN_STORE = "none"
+"""The word for ``store`` that asks for a journal of the head's own."""
 REAL_MACHINE = "none"
 """The word for ``simulated`` that asks for the real machine."""
 
@@ -54,9 +58,11 @@ class HeadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeadAsked(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``corral head`` was asked for; ``None`` (and neither ``insecure`` nor TLS files) is as at the last start.
+    """What ``corral head`` was asked for; ``None`` is as at the last start.
 
-    ``no_node`` and ``node`` exclude each other. The rest is as in :class:`PoolOptions` and :class:`HeadOptions`.
+    ``no_node`` and ``node`` exclude each other; ``no_node`` ``False`` makes the machine a node that was none.
+    ``insecure`` ``False`` is TLS, with a certificate that the head makes itself unless TLS files are given. ``store``
+    "none" is a journal of its own again. The rest is as in :class:`PoolOptions` and :class:`HeadOptions`.
     """
 
     state_dir: Path
@@ -66,13 +72,13 @@ class HeadAsked(msgspec.Struct, frozen=True, kw_only=True):
     gcs_port: int | None = None
     ray_port_first: int | None = None
     node: str | None = None
-    no_node: bool = False
+    no_node: bool | None = None
     store: str | None = None
     simulated: str | None = None
     gpus_per_node: int | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    insecure: bool = False
+    insecure: bool | None = None
 
 
 class JoinOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,11 +130,14 @@ class PoolInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StopReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How a pool was stopped: the tasks that were left running.
+    """How a pool was stopped: the tasks that were left running, and those that were killed without a checkpoint.
 
-    ``one_head``: of a pool that other heads share; it goes on at them.
+    ``one_head``: of a pool that other heads share; it goes on at them. ``last_head``: no other head of it answers, so
+    it goes on when one is started.
     """
 
     tasks_left: int
     forced: bool
     one_head: bool = False
+    last_head: bool = False
+    tasks_killed: int = 0

@@ -74,6 +74,19 @@ def test_a_wrong_plan_names_its_field(http: Users, body: dict[str, object], fiel
     assert (refused.status_code, refused.json()["field"]) == (422, field)
 
 
+def test_a_pool_that_no_machine_can_join_makes_no_token_for_that(http: Users) -> None:
+    before = http()("GET", "/v1/tokens").json()
+    problem(http()("POST", "/v1/tokens", json={"tenant": "default", "role": "join"}), 409, "CONFLICT")
+    assert http()("GET", "/v1/tokens").json() == before
+
+
+def test_a_node_is_emptied(http: Users) -> None:
+    assert http()("POST", "/v1/nodes/n0/cordon", json={"reason": "new driver", "drain": True}).status_code == 204
+    assert http()("GET", "/v1/nodes").json()["nodes"][0]["draining"] is True
+    assert http()("POST", "/v1/nodes/n0/uncordon").status_code == 204
+    assert http()("GET", "/v1/nodes").json()["nodes"][0]["draining"] is False
+
+
 def test_a_node_is_cordoned_with_a_reason(http: Users) -> None:
     assert http()("POST", "/v1/nodes/n0/cordon", json={"reason": "new driver"}).status_code == 204
     assert http()("GET", "/v1/nodes").json()["nodes"][0]["cordon_reason"] == "new driver"

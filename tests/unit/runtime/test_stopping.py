@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from corral.model.errors import JobsRunning
+from corral.model.errors import Unavailable
+from corral.model.events import GangStopping
 from corral.runtime.poolfile import load_pool, save_pool
 from corral.runtime.starting import stopping
 from corral.runtime.starting.launcher import running_supervisor
@@ -34,12 +35,20 @@ def known(ground: Ground) -> bool:
 
 
 @pytest.fixture
-def heads(tmp_path_factory: pytest.TempPathFactory, database_url: str) -> Iterator[tuple[Ground, Ground]]:
+def agents(request: pytest.FixtureRequest) -> bool:
+    """Whether the machine of the head that leads is a node."""
+    return getattr(request, "param", False)
+
+
+@pytest.fixture
+def heads(
+    tmp_path_factory: pytest.TempPathFactory, database_url: str, *, agents: bool
+) -> Iterator[tuple[Ground, Ground]]:
     """Give a head that leads and one that stands by, and each knows the other."""
     found = (Ground(tmp_path_factory.mktemp("a")), Ground(tmp_path_factory.mktemp("b")))
     try:
         for ground in found:
-            ground.write()
+            ground.write(agents=agents and ground is found[0])
             save_pool(ground.paths.pool, replace(load_pool(ground.paths.pool), store=database_url))
             ground.supervisor()
             ground.announced()
@@ -69,7 +78,37 @@ def test_the_head_that_leads_hands_over(heads: tuple[Ground, Ground]) -> None:
     assert running_supervisor(second.paths) is not None
 
 
-def test_only_tasks_of_its_own_machine_keep_a_head(
+def test_the_last_head_that_answers_stops_the_pool_and_says_so(heads: tuple[Ground, Ground]) -> None:
+    first, second = heads
+    report = stop_pool(second.paths.root)
+    assert (report.one_head, report.last_head) == (True, False)
+    report = stop_pool(first.paths.root)
+    assert (report.one_head, report.last_head) == (False, True)
+    assert running_supervisor(first.paths) is None
+
+
+@pytest.mark.parametrize("agents", [True], indirect=True)
+def test_the_tasks_of_a_head_that_is_stopped_save_themselves_and_wait_at_the_others(
+    heads: tuple[Ground, Ground], tmp_path: Path
+) -> None:
+    first, second = heads
+    saved = tmp_path / "saved"
+    with first.client() as client:
+        run = f"trap 'echo 7 >{saved}; exit 0' USR1; echo begun; while :; do sleep 0.1; done"
+        job = client.submit(run=run, gpus=1, workdir=None, checkpoint={"signal": "USR1", "grace": "30s"})
+        wait_until(lambda: b"begun" in b"".join(chunk.data for chunk in job.logs()), 60.0, what="the task to begin")
+    report = stop_pool(first.paths.root)
+    assert (report.tasks_left, report.tasks_killed, report.one_head) == (0, 0, True)
+    assert saved.read_text() == "7\n"
+    wait_until(lambda: alive(second)["leads"], 30.0, what="the other head to lead")
+    with second.client() as client:
+        gang = client.job(job.id).gangs[0]
+        facts = [entry.fact for entry in client.history(job.id)]
+    assert (gang.state, gang.preemptions, gang.restarts) == ("pending", 1, 0)
+    assert [fact.drained for fact in facts if isinstance(fact, GangStopping)] == ["node-1"]
+
+
+def test_who_cannot_be_asked_to_save_himself_is_not_killed_without_a_word(
     heads: tuple[Ground, Ground], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, _ = heads
@@ -81,9 +120,9 @@ def test_only_tasks_of_its_own_machine_keep_a_head(
         return 2
 
     monkeypatch.setattr(stopping, "running_tasks", tasks)
-    with pytest.raises(JobsRunning, match="2 tasks run on this head's machine"):
-        stop_pool(first.paths.root, force=False, leave_tasks=False)
-    assert asked == [(first.paths.root, "n1")]
+    with pytest.raises(Unavailable, match=r"nobody asks the tasks .* there is no node 'n1'"):
+        stop_pool(first.paths.root)
+    assert set(asked) == {(first.paths.root, "n1")}
     assert running_supervisor(first.paths) is not None
-    assert stop_pool(first.paths.root, force=False, leave_tasks=True).tasks_left == 2
+    assert stop_pool(first.paths.root, leave_tasks=True).tasks_left == 2
     assert running_supervisor(first.paths) is None

@@ -6,23 +6,15 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from corral.api.asked import Asked, BearerToken, answer, failing
-from corral.model.errors import Conflict
+from corral.api.asked import Asked, BearerToken, answer, failing, membership_of
 from corral.model.ids import NodeId
 from corral.model.tenant import Role
-from corral.ports.membership import JoinAsk, Membership, Versions
+from corral.ports.membership import JoinAsk, Versions
 from corral.wire.v1.join import Joined, JoinRequest, LeaveRequest, Leaving, NodeName
 
 router = APIRouter(tags=["machines"])
 Joining = Annotated[Asked, Depends(BearerToken(Role.ADMIN, Role.JOIN, Role.NODE))]
 Leaver = Annotated[Asked, Depends(BearerToken(Role.ADMIN, Role.NODE))]
-
-
-def _membership(request: Request) -> Membership:
-    found: Membership | None = request.app.state.membership
-    if found is None:
-        raise Conflict("this pool is of one machine", hint="`corral head` starts one that others can join")
-    return found
 
 
 @router.post("/join", response_model=Joined, responses=failing(403, 409, 422))
@@ -37,7 +29,7 @@ async def join(request: Request, asked: Joining, body: JoinRequest) -> Response:
         incarnation=body.incarnation,
         address=body.address,
     )
-    return answer(Joined.of(await _membership(request).join(asked.who, ask)))
+    return answer(Joined.of(await membership_of(request).join(asked.who, ask)))
 
 
 @router.post("/nodes/{node}/leave", response_model=Leaving, responses=failing(403, 404, 409, 422))
@@ -47,4 +39,4 @@ async def leave(request: Request, node: NodeName, asked: Leaver, body: LeaveRequ
     With ``drain`` they save themselves, are stopped, and go on elsewhere.
     """
     drain = body is not None and body.drain
-    return answer(Leaving(tasks=await _membership(request).leave(asked.who, NodeId(node), drain=drain)))
+    return answer(Leaving(tasks=await membership_of(request).leave(asked.who, NodeId(node), drain=drain)))

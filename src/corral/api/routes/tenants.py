@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
-from corral.api.asked import AskedNow, answer, failing
+from corral.api.asked import AskedNow, answer, failing, membership_of
 from corral.model.errors import InvalidField
 from corral.model.ids import QueueName, TenantId
+from corral.model.tenant import Role
 from corral.wire.v1.requests import UsageQuery
 from corral.wire.v1.tenants import (
     IssuedToken,
@@ -91,10 +92,13 @@ async def list_tokens(asked: AskedNow) -> Response:
     return answer(Tokens(tokens=[Token.of(token) for token in await asked.pool.tokens(asked.who)]))
 
 
-@router.post("/tokens", status_code=201, response_model=IssuedToken, responses=failing(403, 404, 422))
-async def issue_token(asked: AskedNow, body: TokenRequest) -> Response:
-    """Make a token (admin). Its secret is shown this once."""
+@router.post("/tokens", status_code=201, response_model=IssuedToken, responses=failing(403, 404, 409, 422))
+async def issue_token(request: Request, asked: AskedNow, body: TokenRequest) -> Response:
+    """Make a token (admin). Its secret is shown this once; that of a join token with the fingerprints of the heads."""
+    membership = membership_of(request) if body.role is Role.JOIN else None
     token, secret = await asked.pool.issue_token(asked.who, TenantId(body.tenant), body.role, body.label)
+    if membership is not None:
+        secret = membership.join_token(secret)
     return answer(IssuedToken(token=Token.of(token), secret=secret), 201)
 
 

@@ -9,7 +9,7 @@ import typer
 from msgspec.structs import replace
 
 from corral.cli.commands.pool import TlsCert, TlsKey
-from corral.cli.leaving import leave_now, place_of
+from corral.cli.leaving import DRAIN, DrainTimeout, leave_now, place_of
 from corral.cli.session import Session, note, print_json
 from corral.cli.tree import Json, command
 from corral.model.errors import InvalidField, UsageError
@@ -86,7 +86,18 @@ Store = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help="PostgreSQL database that several heads share; $CORRAL_STORE otherwise (there it may hold a password).",
+        help="PostgreSQL database that several heads share; $CORRAL_STORE otherwise (there it may hold a password). "
+        "none: a journal of its own.",
+        show_default=False,
+    ),
+]
+
+TokenFile = Annotated[
+    str | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help="File with the join token; $CORRAL_JOIN_TOKEN otherwise.",
         show_default=False,
     ),
 ]
@@ -95,7 +106,8 @@ Slurm = Annotated[
     bool, typer.Option("--slurm", help="Print a batch script for sbatch whose machines join; start nothing here.")
 ]
 Block = Annotated[
-    bool, typer.Option("--block", help="Stay until the node ends, and leave the pool on SIGTERM and Ctrl-C.")
+    bool,
+    typer.Option("--block", help="Stay until the node ends; SIGTERM and Ctrl-C make it leave, as corral leave does."),
 ]
 
 
@@ -109,26 +121,35 @@ def head(
     gcs_port: GcsPort = None,
     ray_ports: RayPorts = None,
     name: Name = None,
-    no_node: Annotated[bool, typer.Option("--no-node", help="Run no jobs on this machine.")] = False,
+    node: Annotated[
+        bool | None,
+        typer.Option("--node/--no-node", help="Run jobs on this machine, or none.", show_default=False),
+    ] = None,
     store: Store = None,
     simulated: Simulated = None,
     gpus_per_node: GpusPerNode = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Speak without TLS: tokens can be read on the way.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--insecure/--secure",
+            help="Speak without TLS: tokens can be read on the way. Or with TLS and a certificate of its own making.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Start a pool that other machines can join, and print the command with which they do.
 
     Without --tls-cert and --tls-key a certificate is made; the join command carries its fingerprint. What is not given
-    is as at the last start: address, ports, node, store, certificate.
+    is as at the last start: address, ports, node, store, certificate. --node, --secure and --store none take back what
+    --no-node, --insecure, TLS files and --store said then.
     """
     from corral.runtime.options import HeadAsked
     from corral.runtime.starting.heading import start_head
 
-    if no_node and (name is not None or simulated is not None or gpus_per_node is not None):
+    if node is False and (name is not None or simulated is not None or gpus_per_node is not None):
         raise UsageError("--no-node leaves nothing to name or to simulate", hint="choose one")
     info = start_head(
         HeadAsked(
@@ -139,7 +160,7 @@ def head(
             gcs_port=gcs_port,
             ray_port_first=ray_ports,
             node=None if name is None else checked_node(name),
-            no_node=no_node,
+            no_node=None if node is None else not node,
             store=store_url(store),
             simulated=simulated,
             gpus_per_node=gpus_per_node,
@@ -169,15 +190,7 @@ def join(
         ),
     ] = None,
     *,
-    token_file: Annotated[
-        str | None,
-        typer.Option(
-            "--token-file",
-            metavar="FILE",
-            help="File with the join token; $CORRAL_JOIN_TOKEN otherwise.",
-            show_default=False,
-        ),
-    ] = None,
+    token_file: TokenFile = None,
     name: Name = None,
     address: Address = None,
     ray_ports: RayPorts = None,
@@ -188,6 +201,7 @@ def join(
     ] = False,
     slurm: Slurm = False,
     block: Block = False,
+    drain_timeout: DrainTimeout = DRAIN,
     as_json: Json = False,
 ) -> int:
     """Make this machine a node of the pool of a head, and return when it is one.
@@ -202,17 +216,20 @@ def join(
     Inside an allocation of Slurm the node is what Slurm gave: its CPUs, memory and GPUs. With --slurm the command
     prints a batch script that makes all machines of an allocation nodes: corral join HEAD --slurm | sbatch --nodes 4.
     """
+    from corral.cli.amounts import duration_of
     from corral.runtime.machines.jointoken import find_join_token
     from corral.runtime.options import JoinOptions
-    from corral.runtime.starting.joining import hold, start_node
+    from corral.runtime.starting.joining import start_node
+    from corral.runtime.starting.leaving import hold
 
+    drain_s = duration_of(drain_timeout, "--drain-timeout")
     if heads is None:
         others = (token_file, name, ray_ports, simulated, gpus_per_node)
         if slurm or insecure or any(one is not None for one in others):
             raise UsageError("options of a node need its heads", hint="corral join HEAD[:PORT] ...")
-        return again(session, address=address, block=block, as_json=as_json)
+        return again(session, address=address, block=block, drain_s=drain_s, as_json=as_json)
     if slurm:
-        print(pilot(heads, token_file=token_file, simulated=simulated, insecure=insecure), end="")
+        print(pilot(heads, drain_s, token_file=token_file, simulated=simulated, insecure=insecure), end="")
         return 0
     options = JoinOptions(
         state_dir=place_of(session),
@@ -227,7 +244,7 @@ def join(
     )
     info = start_node(as_allocated(options))
     say_joined(info, as_json=as_json)
-    return hold(options.state_dir, info.supervisor_pid) if block else 0
+    return hold(options.state_dir, info.supervisor_pid, drain_s) if block else 0
 
 
 def as_allocated(options: JoinOptions) -> JoinOptions:
@@ -248,13 +265,14 @@ def as_allocated(options: JoinOptions) -> JoinOptions:
     )
 
 
-def again(session: Session, *, address: str | None, block: bool, as_json: bool) -> int:
+def again(session: Session, *, address: str | None, block: bool, drain_s: float, as_json: bool) -> int:
     """Start the node that this machine is."""
-    from corral.runtime.starting.joining import hold, start_node_again
+    from corral.runtime.starting.joining import start_node_again
+    from corral.runtime.starting.leaving import hold
 
     info = start_node_again(place_of(session), address)
     say_joined(info, as_json=as_json)
-    return hold(place_of(session), info.supervisor_pid) if block else 0
+    return hold(place_of(session), info.supervisor_pid, drain_s) if block else 0
 
 
 def say_joined(info: NodeInfo, *, as_json: bool) -> None:
@@ -265,7 +283,7 @@ def say_joined(info: NodeInfo, *, as_json: bool) -> None:
         note(f"node {info.node} ({info.address}) is in the pool at {info.url}")
 
 
-def pilot(heads: str, *, token_file: str | None, simulated: str | None, insecure: bool = False) -> str:
+def pilot(heads: str, drain_s: float, *, token_file: str | None, simulated: str | None, insecure: bool = False) -> str:
     """Return the batch script of a pilot. The token stays out of it."""
     import sys
 
@@ -278,7 +296,7 @@ def pilot(heads: str, *, token_file: str | None, simulated: str | None, insecure
         join += ["--simulated", simulated]
     if insecure:
         join.append("--insecure")
-    return pilot_script([sys.executable, "-P", "-m", "corral"], join)
+    return pilot_script([sys.executable, "-P", "-m", "corral"], join, drain_s)
 
 
 @command
@@ -287,18 +305,28 @@ def leave(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", "-f", help="Kill running tasks at once, without a checkpoint; their jobs go on elsewhere."
+            "--force",
+            "-f",
+            help="Kill running tasks at once, without a checkpoint; their jobs go on elsewhere from their last ones.",
         ),
     ] = False,
     leave_tasks: Annotated[
-        bool, typer.Option("--leave-tasks", help="Let running tasks go on; they are taken over when it joins again.")
+        bool,
+        typer.Option(
+            "--leave-tasks", help="Let running tasks go on while their leases last; joining again takes them over."
+        ),
     ] = False,
+    drain_timeout: DrainTimeout = DRAIN,
     as_json: Json = False,
 ) -> None:
-    """Take this machine out of its pool. The head gives it nothing more and forgets it when it is gone."""
+    """Take this machine out of its pool. The head gives it nothing more and forgets it when it is gone.
+
+    What runs here gives way first: tasks are asked for a checkpoint if their job declares one, have its grace for that,
+    are stopped, and their jobs go on elsewhere without charge. What has not ended after --drain-timeout is killed.
+    """
     if force and leave_tasks:
         raise UsageError("--force and --leave-tasks contradict each other", hint="choose one")
-    leave_now(session, force=force, leave_tasks=leave_tasks, as_json=as_json)
+    leave_now(session, force=force, leave_tasks=leave_tasks, drain_timeout=drain_timeout, as_json=as_json)
 
 
 def store_url(given: str | None) -> str | None:

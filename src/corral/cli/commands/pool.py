@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from corral.cli.failures import ExitCode
+from corral.cli.leaving import DRAIN, DrainTimeout, leave_now, tasks_of
 from corral.cli.session import Session, confirmed_by_tty, note, print_json
 from corral.cli.tree import Json, command
 from corral.model.errors import JobsRunning, UsageError
@@ -105,43 +106,57 @@ def up(
 def down(
     session: Session,
     force: Annotated[
-        bool, typer.Option("--force", "-f", help="Stop running tasks; their jobs start again with the next pool.")
+        bool,
+        typer.Option(
+            "--force",
+            "-f",
+            help="With the pool: stop running tasks, after a checkpoint (60 s at most); their jobs wait for the next "
+            "start. On a node or one of several heads: kill them at once, without one; their jobs go on elsewhere.",
+        ),
     ] = False,
     leave_tasks: Annotated[
-        bool, typer.Option("--leave-tasks", help="Let running tasks go on; the next pool takes them over.")
+        bool, typer.Option("--leave-tasks", help="Let running tasks go on; the next start takes them over.")
     ] = False,
+    drain_timeout: DrainTimeout = DRAIN,
     as_json: Json = False,
 ) -> None:
     """Stop the pool of this machine. Nothing is forgotten: the next start goes on where this one ended.
 
-    On a node of another machine's pool, this is corral leave. Of several heads it stops this one: another leads on.
+    While tasks run it asks what to do with them, or wants --force or --leave-tasks.
+
+    On a node of another machine's pool, this is corral leave. Of several heads it stops this one while another answers,
+    and the pool goes on there: as with corral leave, the tasks of this machine save themselves first and go on
+    elsewhere.
+
+    What a killed supervisor left behind is ended too.
     """
+    from corral.cli.amounts import duration_of
+    from corral.runtime.starting.topology import is_node
+
     if force and leave_tasks:
         raise UsageError("--force and --leave-tasks contradict each other", hint="choose one")
-    from corral.runtime.starting.joining import is_node
-
+    drain_s = duration_of(drain_timeout, "--drain-timeout")
     if is_node(session.state_dir):
-        from corral.cli.leaving import leave_now
-
-        leave_now(session, force=force, leave_tasks=leave_tasks, as_json=as_json)
+        leave_now(session, force=force, leave_tasks=leave_tasks, drain_timeout=drain_timeout, as_json=as_json)
         return
-    report = _stop(session.state_dir, force=force, leave_tasks=leave_tasks)
+    report = _stop(session.state_dir, force=force, leave_tasks=leave_tasks, drain_s=drain_s)
     if as_json:
         print_json(report)
         return
-    stopped = "this head is stopped, and the pool goes on at the others" if report.one_head else "the pool is stopped"
-    if report.tasks_left:
-        note(f"{stopped}; {report.tasks_left} tasks go on, and its next start takes them over")
-    else:
-        note(stopped)
+    stopped = "the pool is stopped"
+    if report.one_head:
+        stopped = "this head is stopped, and the pool goes on at the others"
+    elif report.last_head:
+        stopped = "the pool is stopped: no other head of it answers"
+    note(f"{stopped}{tasks_of(report, 'and its next start takes them over')}")
 
 
-def _stop(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:
+def _stop(state_dir: Path, *, force: bool, leave_tasks: bool, drain_s: float) -> StopReport:
     """Stop the pool; where tasks run and somebody sits there, ask what to do with them."""
     from corral.runtime.starting.stopping import stop_pool
 
     try:
-        return stop_pool(state_dir, force=force, leave_tasks=leave_tasks)
+        return stop_pool(state_dir, force=force, leave_tasks=leave_tasks, drain_s=drain_s)
     except JobsRunning as refused:
         if not confirmed_by_tty():
             raise

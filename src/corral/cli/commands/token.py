@@ -69,7 +69,7 @@ def issue(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Make an access token and print its secret, this once."""
+    """Make an access token and print its secret, this once. Of a join token: the whole command for other machines."""
     # A node's token is made for a machine when it joins.
     roles = [one.value for one in Role if one is not Role.NODE]
     if role not in roles:
@@ -83,8 +83,17 @@ def issue(
         about = {"id": made.id, "tenant": made.tenant, "role": made.role, "created_at": made.created_at}
         print_json({"token": about | {"label": made.label}, "secret": secret})
         return
-    sys.stdout.write(secret + "\n")
+    sys.stdout.write((joining(session, secret) if made.role is Role.JOIN else secret) + "\n")
     note(f"token {made.id} of tenant {made.tenant} ({made.role.value}): the secret is not shown again")
+
+
+def joining(session: Session, token: str) -> str:
+    """Return the command with which a machine joins the pool with a token."""
+    from corral.runtime.machines.jointoken import join_line, parse_join_token
+
+    status = session.client.status()
+    urls = dict.fromkeys([status.url, *(head.url for head in status.heads)])
+    return join_line(parse_join_token(token, insecure=True), list(urls))
 
 
 @token.command()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from corral.model.errors import StateUnusable
+from corral.runtime.machines.tls import fingerprint
 from corral.runtime.wholefile import write_whole
 
 
@@ -40,6 +42,11 @@ def load_cluster(path: Path) -> ClusterFile:
 def save_cluster(path: Path, cluster: ClusterFile) -> None:
     """Write the file: whole, or not at all. Raises ``OSError``."""
     write_whole(path, msgspec.json.format(msgspec.json.encode(cluster), indent=2))
+
+
+def fingerprints(heads: Sequence[Head]) -> tuple[str, ...]:
+    """Return those of the heads' certificates (SHA-256, hex)."""
+    return tuple(fingerprint(head.certificate) for head in heads if head.certificate)
 
 
 def certificate_file(folder: Path, certificate: str) -> str | None:

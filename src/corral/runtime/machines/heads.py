@@ -6,7 +6,7 @@ import contextlib
 import ssl
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -32,6 +32,7 @@ from corral.runtime.options import DEFAULT_PORT
 
 TIMEOUT_S = 10.0
 TLS_TRIAL_S = 3.0
+LOOK_S = 3.0
 
 
 def head_of(text: str, fingerprints: Sequence[str]) -> Head:
@@ -110,17 +111,33 @@ def leave_at(head: Head, secret: str, node: NodeId, *, drain: bool = False) -> i
     return decoded(_post(head, secret, f"/v1/nodes/{node}/leave", body).body, _Leaving).tasks
 
 
+def is_there(head: Head) -> bool:
+    """Return whether a head answers, as the leader or as one that stands by."""
+    try:
+        _exchange(head, "GET", "/v1/health", {}, None, LOOK_S)
+    except CorralError:
+        return False
+    return True
+
+
 class _Leaving(msgspec.Struct, frozen=True):
     tasks: int
 
 
 def _post(head: Head, secret: str, path: str, body: bytes) -> Reply:
-    headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json", "Accept": "application/json"}
+    headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
+    return _exchange(head, "POST", path, headers, body, TIMEOUT_S)
+
+
+def _exchange(
+    head: Head, method: str, path: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float
+) -> Reply:
+    """Return what a head answers. Raises what it refuses with."""
     with _pinned(head) as file:
         transport = PlainTransport(pinned=lambda _: file)
         url = head.url + path
         try:
-            reply = transport.request("POST", url, headers, body, TIMEOUT_S)
+            reply = transport.request(method, url, {"Accept": "application/json", **headers}, body, timeout_s)
         except NotSent as error:
             raise unreachable(head.url, str(error)) from None
         except Broken as error:

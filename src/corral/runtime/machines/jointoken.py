@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -30,6 +30,12 @@ class JoinToken(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """Return it as one word."""
         return ".".join((self.secret, *self.fingerprints))
+
+
+def join_line(token: JoinToken, urls: Sequence[str]) -> str:
+    """Return the command with which a machine joins the pool of these heads. It holds a secret."""
+    places = ",".join(url.partition("://")[2] for url in urls)
+    return f"{VARIABLE}={token.text()} corral join {places}{'' if token.fingerprints else ' --insecure'}"
 
 
 def parse_join_token(text: str, *, insecure: bool = False) -> JoinToken:

@@ -20,7 +20,8 @@ from corral.model.tenant import Role, Token
 from corral.ports.engine import Engine
 from corral.ports.membership import HeadPlace, JoinAsk, Joined, Versions
 from corral.ports.pool import Principal
-from corral.runtime.machines.cluster import ClusterFile, load_cluster
+from corral.runtime.machines.cluster import ClusterFile, fingerprints, load_cluster
+from corral.runtime.machines.jointoken import JoinToken
 from corral.runtime.machines.machine import own_versions
 from corral.runtime.machines.tokens import node_label, node_of
 from corral.runtime.paths import StatePaths
@@ -130,6 +131,10 @@ class PoolMembership:
         if found is not None and found.cordoned and found.cordon_reason == LEFT:
             await self._registry.uncordon(_SELF, ask.node)
         return secret
+
+    def join_token(self, secret: str) -> str:
+        """Return what a machine is told to join with."""
+        return JoinToken(secret, fingerprints(load_cluster(self._paths.cluster).heads)).text()
 
     async def leave(self, who: Principal, node: NodeId, *, drain: bool = False) -> int:
         """Give a node nothing new, with ``drain`` empty it; return how many gangs it still has."""

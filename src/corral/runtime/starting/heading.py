@@ -9,10 +9,10 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.model.errors import CorralError, PortTaken, StateUnusable
-from corral.runtime.machines.cluster import load_cluster
-from corral.runtime.machines.jointoken import VARIABLE, JoinToken, secret_in, write_join_token
+from corral.runtime.machines.cluster import fingerprints, load_cluster
+from corral.runtime.machines.jointoken import JoinToken, join_line, secret_in, write_join_token
 from corral.runtime.machines.machine import own_versions
-from corral.runtime.machines.tls import certificate_in, fingerprint, own_certificate
+from corral.runtime.machines.tls import certificate_in, own_certificate
 from corral.runtime.options import GCS_PORT, RAY_PORT_FIRST, HeadAsked, HeadOptions, PoolInfo
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile, load_pool
@@ -66,12 +66,11 @@ def join_command(paths: StatePaths) -> str:
     try:
         secret = secret_in(paths.join_token)
         heads = load_cluster(paths.cluster).heads
-        token = JoinToken(secret, tuple(fingerprint(head.certificate) for head in heads if head.certificate))
+        token = JoinToken(secret, fingerprints(heads))
         write_join_token(paths.join_token, token)
     except OSError:
         raise StateUnusable(f"no head has led a pool on {paths.root}", hint="ask where `corral head` was run") from None
-    places = ",".join(head.url.partition("://")[2] for head in heads)
-    return f"{VARIABLE}={token.text()} corral join {places}{'' if token.fingerprints else ' --insecure'}"
+    return join_line(token, [head.url for head in heads])
 
 
 def _with_ports(head: HeadOptions, last: int) -> HeadOptions:

@@ -1,10 +1,7 @@
-"""`corral join` and `corral leave`: a machine becomes a node of a pool, and stops being one."""
+"""`corral join`: a machine becomes a node of a pool, or is one again."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import subprocess
 import time
 import warnings
@@ -15,16 +12,13 @@ from msgspec.structs import replace
 
 from corral.agent.claim import check_not_copied
 from corral.agent.machine import incarnation
-from corral.agent.nodefiles import NodeFiles
 from corral.devices.cpu import node_facts
 from corral.model.errors import (
     AlreadyRunning,
     Conflict,
     CorralError,
-    DaemonNotRunning,
     DaemonStartFailed,
     HeadUnreachable,
-    JobsRunning,
     MissingField,
     NotLeader,
     Unavailable,
@@ -32,7 +26,7 @@ from corral.model.errors import (
 from corral.model.ids import NodeId
 from corral.ports.membership import JoinAsk, Joined
 from corral.runtime.machines.cluster import Head, load_cluster
-from corral.runtime.machines.heads import head_of, join_at, leave_at
+from corral.runtime.machines.heads import head_of, join_at
 from corral.runtime.machines.jointoken import JoinToken, parse_join_token
 from corral.runtime.machines.machine import (
     address_towards,
@@ -41,8 +35,8 @@ from corral.runtime.machines.machine import (
     machine_id,
     own_versions,
 )
-from corral.runtime.machines.rejoining import REFUSALS, note_heads, read_secret, rejoin
-from corral.runtime.options import JoinOptions, NodeInfo, StopReport
+from corral.runtime.machines.rejoining import REFUSALS, note_heads, rejoin
+from corral.runtime.options import JoinOptions, NodeInfo
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import load_pool
 from corral.runtime.settings import load_settings
@@ -55,8 +49,9 @@ from corral.runtime.starting.launcher import (
     spawn_supervisor,
     usable,
 )
+from corral.runtime.starting.leaving import drop_secrets
 from corral.runtime.starting.remembering import node_address, node_as_last
-from corral.runtime.starting.topology import running_tasks
+from corral.runtime.starting.topology import is_node
 from corral.runtime.wholefile import write_whole
 
 READY_S = 90.0
@@ -108,7 +103,7 @@ def start_node(options: JoinOptions) -> NodeInfo:
                 end_supervisor(process)
                 raise
         except BaseException:
-            _drop_secrets(paths)
+            drop_secrets(paths)
             raise
         pid = process.pid
     with warnings.catch_warnings():
@@ -165,79 +160,6 @@ def start_node_again(state_dir: Path, address: str | None = None) -> NodeInfo:
         state_dir=str(paths.root),
         supervisor_pid=pid,
     )
-
-
-def leave(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:
-    """Take this machine out of its pool.
-
-    Running tasks need ``force`` (stopped; their jobs go on elsewhere) or ``leave_tasks`` (they run on, and are taken
-    over when the machine joins again in time). Raises ``DaemonNotRunning``, ``Conflict`` (it is no node) and
-    ``JobsRunning``.
-    """
-    paths = StatePaths(state_dir.absolute())
-    pid = running_supervisor(paths)
-    if pid is None:
-        raise DaemonNotRunning(f"no node runs on {paths.root}", hint="`corral join` makes this machine one")
-    if not is_node(state_dir):
-        raise Conflict("this machine is no node of another's pool", hint="`corral down` stops its own pool")
-    node = NodeId(load_cluster(paths.cluster).node)
-    _refuse_running(paths, node, force=force, leave_tasks=leave_tasks)
-    _tell_heads(paths, node)
-    # What was placed before the heads knew.
-    _refuse_running(paths, node, force=force, leave_tasks=leave_tasks)
-    if force and running_tasks(paths, node):
-        _clear(paths, node)
-    left = running_tasks(paths, node)
-    with contextlib.suppress(ProcessLookupError):
-        # It may have ended meanwhile.
-        os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + STOP_S
-    while running_supervisor(paths) is not None:
-        if time.monotonic() > deadline:
-            raise DaemonStartFailed(f"the supervisor (pid {pid}) does not end", hint=f"see {paths.logs}")
-        time.sleep(POLL_S)
-    _drop_secrets(paths)
-    if not left:
-        paths.clear_short()
-    return StopReport(tasks_left=left, forced=force)
-
-
-def hold(state_dir: Path, pid: int) -> int:
-    """Stay until the node leaves, and return 0. SIGTERM and SIGINT make it leave.
-
-    For those who end what they started together with its first process, as batch systems do. Raises ``Unavailable``
-    when the node ends and has not left.
-    """
-    asked = False
-
-    def ask(_number: int, _frame: object) -> None:
-        nonlocal asked
-        asked = True
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ask)
-    paths = StatePaths(state_dir.absolute())
-    while running_supervisor(paths) == pid and not asked:
-        time.sleep(POLL_S)
-    if asked:
-        with contextlib.suppress(DaemonNotRunning):
-            leave(state_dir, force=True, leave_tasks=False)
-        return 0
-    # Somebody else who makes it leave drops them as the last thing.
-    deadline = time.monotonic() + LEFT_S
-    while paths.node_token.exists():
-        if time.monotonic() > deadline:
-            raise Unavailable("the node has ended", hint=f"see {paths.logs / 'supervisor.log'}")
-        time.sleep(POLL_S)
-    return 0
-
-
-def is_node(state_dir: Path) -> bool:
-    """Return whether a machine was made a node of another's pool on this state directory."""
-    try:
-        return load_pool(StatePaths(state_dir.absolute()).pool).role == "node"
-    except CorralError:
-        return False
 
 
 def _check_free(paths: StatePaths) -> None:
@@ -300,37 +222,3 @@ def _connected(paths: StatePaths) -> bool:
         raise
     except CorralError:
         return False
-
-
-def _drop_secrets(paths: StatePaths) -> None:
-    """Leave nothing behind that opens other machines; joining again brings it anew."""
-    for file in (paths.daemon, paths.ray_token, paths.node_token):
-        file.unlink(missing_ok=True)
-
-
-def _refuse_running(paths: StatePaths, node: NodeId, *, force: bool, leave_tasks: bool) -> None:
-    running = running_tasks(paths, node)
-    if running and not force and not leave_tasks:
-        raise JobsRunning(
-            f"{running} {'task runs' if running == 1 else 'tasks run'} on node {node}",
-            hint="--force stops them, and their jobs go on elsewhere; --leave-tasks lets them run on",
-        )
-
-
-def _tell_heads(paths: StatePaths, node: NodeId) -> int:
-    """Tell the heads that the node leaves; return how many tasks it has by their account (0: none answers)."""
-    for head in load_cluster(paths.cluster).heads:
-        with contextlib.suppress(CorralError):
-            return leave_at(head, read_secret(paths), node)
-    return 0
-
-
-def _clear(paths: StatePaths, node: NodeId) -> None:
-    """Kill the node's tasks; wait until the agent, which its supervisor starts anew, has told that they are gone.
-
-    That is the proof with which the heads may start their jobs elsewhere at once.
-    """
-    NodeFiles().fence(paths.nodes / node)
-    deadline = time.monotonic() + TOLD_S
-    while time.monotonic() < deadline and _tell_heads(paths, node):
-        time.sleep(POLL_S)

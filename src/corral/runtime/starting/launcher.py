@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -32,6 +33,7 @@ from corral.runtime.paths import StatePaths
 from corral.runtime.ray.environment import SECRETS
 from corral.runtime.settings import load_settings
 from corral.runtime.starting.configuring import node_names, write_pool
+from corral.runtime.starting.orphans import end_orphans
 from corral.runtime.starting.topology import as_before
 
 START_S = 30.0
@@ -162,7 +164,11 @@ def running_supervisor(paths: StatePaths) -> int | None:
 
 
 def spawn_supervisor(paths: StatePaths) -> subprocess.Popen[bytes]:
-    """Start the supervisor in a session of its own; it goes on when this process ends."""
+    """Start the supervisor in a session of its own; it goes on when this process ends.
+
+    What one that was killed left behind is ended before. Only where none lives, and :func:`only_start` holds.
+    """
+    end_orphans(paths)
     with (paths.logs / "supervisor.log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "corral.runtime.supervisor", str(paths.root)],
@@ -201,6 +207,20 @@ def end_supervisor(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def end_running_supervisor(paths: StatePaths) -> None:
+    """End the supervisor, if one lives, with its children. Raises ``DaemonStartFailed`` when it does not end."""
+    pid = running_supervisor(paths)
+    if pid is None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_S
+    while running_supervisor(paths) is not None:
+        if time.monotonic() > deadline:
+            raise DaemonStartFailed(f"the supervisor (pid {pid}) does not end", hint=f"see {paths.logs}")
+        time.sleep(POLL_S)
 
 
 def _until(look: Callable[[], PoolInfo | None], seconds: float, process: subprocess.Popen[bytes]) -> PoolInfo | None:

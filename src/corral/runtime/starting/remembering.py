@@ -17,7 +17,7 @@ from corral.runtime.machines.machine import (
     is_own_address,
     own_address,
 )
-from corral.runtime.options import HeadAsked, HeadOptions, JoinOptions, PoolOptions
+from corral.runtime.options import OWN_STORE, HeadAsked, HeadOptions, JoinOptions, PoolOptions
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile
 
@@ -31,8 +31,8 @@ def as_last(asked: HeadAsked, last: PoolFile | None) -> tuple[PoolOptions, tuple
     Raises ``InvalidField`` where an address is none of this machine.
     """
     host, address, notes = _place(asked, last)
-    cert, key, insecure = asked.tls_cert, asked.tls_key, asked.insecure
-    if last is not None and cert is None and key is None and not insecure:
+    cert, key, insecure = asked.tls_cert, asked.tls_key, bool(asked.insecure)
+    if last is not None and cert is None and key is None and asked.insecure is None:
         insecure = last.insecure
         made = StatePaths(asked.state_dir.absolute()).tls
         if last.tls_cert and last.tls_key and Path(last.tls_cert).parent != made:
@@ -54,7 +54,7 @@ def as_last(asked: HeadAsked, last: PoolFile | None) -> tuple[PoolOptions, tuple
             ray_port_first=asked.ray_port_first
             if asked.ray_port_first is not None or last is None
             else last.ray_port_first,
-            store=asked.store or (last.store if last else None),
+            store=_store(asked, last),
         ),
     )
     return options, notes
@@ -65,9 +65,15 @@ def _node(asked: HeadAsked, last: PoolFile | None) -> str | None:
         return None
     if asked.node is not None or last is None:
         return asked.node or node_facts().hostname
-    if not last.agents and asked.simulated is not None:
+    if not last.agents and (asked.no_node is False or asked.simulated is not None):
         return node_facts().hostname
     return next(iter(last.agents), None)
+
+
+def _store(asked: HeadAsked, last: PoolFile | None) -> str | None:
+    if asked.store == OWN_STORE:
+        return None
+    return asked.store or (last.store if last else None)
 
 
 def _place(asked: HeadAsked, last: PoolFile | None) -> tuple[str, str, tuple[str, ...]]:

@@ -3,55 +3,97 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
+import json
 import time
 from pathlib import Path
 
 from corral.agent.nodefiles import NodeFiles
 from corral.client import Client
-from corral.model.errors import CorralError, DaemonNotRunning, DaemonStartFailed, JobsRunning, Unavailable
-from corral.runtime.options import StopReport
+from corral.model.errors import CorralError, DaemonNotRunning, JobsRunning, Unavailable
+from corral.model.state import STOPPED
+from corral.runtime.machines.cluster import Head
+from corral.runtime.machines.heads import is_there
+from corral.runtime.options import DRAIN_S, StopReport
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile, load_pool
-from corral.runtime.starting.launcher import running_supervisor
-from corral.runtime.starting.topology import running_tasks
+from corral.runtime.starting.launcher import end_running_supervisor, only_start, running_supervisor
+from corral.runtime.starting.orphans import end_orphans, orphans
+from corral.runtime.starting.topology import counted_tasks, running_tasks
 
-STOP_S = 30.0
 ANNOUNCED_S = 5.0
 TOLD_S = 15.0
 POLL_S = 0.02
+LOOK_S = 0.5
 
 
-def stop_pool(state_dir: Path, *, force: bool, leave_tasks: bool) -> StopReport:
-    """Stop the pool. Running tasks need ``force`` (stopped and queued again) or ``leave_tasks`` (they run on).
+def stop_pool(
+    state_dir: Path, *, force: bool = False, leave_tasks: bool = False, drain_s: float = DRAIN_S
+) -> StopReport:
+    """Stop the pool, or this head of it.
 
-    Of a head that shares its database with others only the tasks on its own machine count, and nothing else ends: the
-    pool is not this head's to stop. Raises ``DaemonNotRunning`` and ``JobsRunning``.
+    Running tasks need ``force`` (they save themselves for a minute at most, and their jobs wait for the next start) or
+    ``leave_tasks`` (they run on).
+
+    While another head of the same database answers, nothing but this head ends: the pool is not this one's to stop.
+    The jobs of tasks on its own machine go on elsewhere: they have ``drain_s`` seconds to save themselves, with
+    ``force`` none, and what has not ended then is killed; with ``leave_tasks`` they run on.
+
+    Raises ``DaemonNotRunning``, ``JobsRunning`` and ``Unavailable`` (nobody can ask the tasks for checkpoints).
     """
     paths = StatePaths(state_dir.absolute())
-    pid = running_supervisor(paths)
-    if pid is None:
-        raise DaemonNotRunning(f"no pool runs on {paths.root}")
-    shared = _shared(paths)
-    if shared is not None:
-        left = _quiesce_here(paths, shared, force=force, leave_tasks=leave_tasks)
-    else:
-        # A daemon that has just started, or whose file was removed, writes it in a moment.
-        until = time.monotonic() + ANNOUNCED_S
-        while not paths.daemon.exists() and time.monotonic() < until:
-            time.sleep(POLL_S)
-        left = _quiesce(paths, force=force, leave_tasks=leave_tasks)
-    os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + STOP_S
-    while running_supervisor(paths) is not None:
-        if time.monotonic() > deadline:
-            raise DaemonStartFailed(f"the supervisor (pid {pid}) does not end", hint=f"see {paths.logs}")
+    if running_supervisor(paths) is None:
+        return _stop_dead(paths, force=force, leave_tasks=leave_tasks)
+    # A daemon that has just started, or whose file was removed, writes it in a moment.
+    until = time.monotonic() + ANNOUNCED_S
+    while not paths.daemon.exists() and time.monotonic() < until:
         time.sleep(POLL_S)
+    shared = _shared(paths)
+    one_head = shared is not None and _another_is_there(paths)
+    killed = 0
+    if shared is not None and one_head:
+        if not leave_tasks:
+            killed = _empty_here(paths, shared, 0.0 if force else drain_s)
+        left = _running_here(paths, shared)
+    else:
+        left = _quiesce(paths, force=force, leave_tasks=leave_tasks)
+    end_running_supervisor(paths)
     paths.daemon.unlink(missing_ok=True)
     if not left:
         paths.clear_short()
-    return StopReport(tasks_left=left, forced=force, one_head=shared is not None)
+    return StopReport(
+        tasks_left=left,
+        forced=force,
+        one_head=one_head,
+        last_head=shared is not None and not one_head,
+        tasks_killed=killed,
+    )
+
+
+# ---- a pool whose supervisor was killed ----------------------------------------------------------------------------
+
+
+def _stop_dead(paths: StatePaths, *, force: bool, leave_tasks: bool) -> StopReport:
+    """End what is left of a pool whose supervisor is dead. Raises ``DaemonNotRunning`` when nothing is."""
+    nodes = [place.name for place in paths.nodes.iterdir()] if paths.nodes.is_dir() else []
+    running = sum(running_tasks(paths, node) for node in nodes)
+    if not running and not orphans(paths):
+        raise DaemonNotRunning(f"no pool runs on {paths.root}")
+    if running and not force and not leave_tasks:
+        raise JobsRunning(
+            f"the pool of {paths.root} does not run, but {counted_tasks(running)} on this machine",
+            hint="its next start takes them over; --force kills them, --leave-tasks lets them run on",
+        )
+    with only_start(paths):
+        end_orphans(paths)
+        if force:
+            for node in nodes:
+                NodeFiles().fence(paths.nodes / node)
+    paths.daemon.unlink(missing_ok=True)
+    left = sum(running_tasks(paths, node) for node in nodes)
+    return StopReport(tasks_left=left, forced=force, tasks_killed=running - left)
+
+
+# ---- one of several heads ------------------------------------------------------------------------------------------
 
 
 def _shared(paths: StatePaths) -> PoolFile | None:
@@ -63,39 +105,63 @@ def _shared(paths: StatePaths) -> PoolFile | None:
     return asked if asked.store is not None else None
 
 
-def _quiesce_here(paths: StatePaths, asked: PoolFile, *, force: bool, leave_tasks: bool) -> int:
-    """Have nothing run on this machine, or let it run on; return how many tasks do.
+def _another_is_there(paths: StatePaths) -> bool:
+    """Return whether another head answers: then the pool goes on."""
+    try:
+        known = json.loads(paths.daemon.read_text())["heads"]
+        heads = [Head(one["url"], Path(one["tls_cert"]).read_text() if one["tls_cert"] else "") for one in known]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return any(map(is_there, heads))
 
-    The API is not asked: what it stops is the pool, and whoever leads it.
+
+def _empty_here(paths: StatePaths, asked: PoolFile, drain_s: float) -> int:
+    """Have the leader empty this machine's own node, and kill what has not ended in time; return how many tasks.
+
+    The API is asked for nothing else: what it stops is the pool, and whoever leads it. Raises ``Unavailable`` when
+    tasks run and nobody asked them to save themselves, unless there is no time for it.
     """
-    running = _running_here(paths, asked)
-    if running and not force and not leave_tasks:
-        raise JobsRunning(
-            f"{running} {'task runs' if running == 1 else 'tasks run'} on this head's machine",
-            hint="--force stops them, and their jobs go on elsewhere; --leave-tasks lets them run on",
-        )
-    if running and force:
-        for node in asked.agents:
-            NodeFiles().fence(paths.nodes / node)
-        _wait_told(paths, asked)
-    return _running_here(paths, asked)
+    if not asked.agents:
+        return 0
+    deadline, asking = time.monotonic() + drain_s, _running_here(paths, asked) > 0
+    with Client(state_dir=paths.root, retry_s=TOLD_S if asking else 0.0) as client:
+        try:
+            for node in asked.agents:
+                client.cordon(node, STOPPED, drain=drain_s > 0)
+        except (CorralError, OSError) as error:
+            if asking and drain_s > 0:
+                raise Unavailable(
+                    f"nobody asks the tasks of this head's machine for checkpoints: {error}",
+                    hint="--force kills them, --leave-tasks lets them run on",
+                ) from None
+        left = _left(client, asked)
+        while (left or _running_here(paths, asked)) and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+            left = _left(client, asked)
+        killed = _running_here(paths, asked)
+        if killed:
+            for node in asked.agents:
+                NodeFiles().fence(paths.nodes / node)
+        # The agent, which its supervisor starts anew, tells that they are gone: with this proof the leader may start
+        # their jobs elsewhere at once.
+        deadline = time.monotonic() + TOLD_S
+        while killed and time.monotonic() < deadline and _left(client, asked):
+            time.sleep(POLL_S * 5)
+    return killed
+
+
+def _left(client: Client, asked: PoolFile) -> int:
+    """Return how many gangs have tasks on this machine by the leader's account; 0 when nobody answers."""
+    with contextlib.suppress(CorralError, OSError):
+        return sum(len(report.gangs) for report in client.nodes() if report.spec.id in asked.agents)
+    return 0
 
 
 def _running_here(paths: StatePaths, asked: PoolFile) -> int:
     return sum(running_tasks(paths, node) for node in asked.agents)
 
 
-def _wait_told(paths: StatePaths, asked: PoolFile) -> None:
-    """Wait until the agent, which the supervisor starts anew, has told that its tasks are gone.
-
-    That is the proof with which the leader may start their jobs elsewhere at once; without it they wait for the lease.
-    """
-    deadline = time.monotonic() + TOLD_S
-    with contextlib.suppress(CorralError, OSError), Client(state_dir=paths.root, retry_s=TOLD_S) as client:
-        while time.monotonic() < deadline:
-            if not any(report.gangs for report in client.nodes() if report.spec.id in asked.agents):
-                return
-            time.sleep(POLL_S * 5)
+# ---- the whole pool ------------------------------------------------------------------------------------------------
 
 
 def _quiesce(paths: StatePaths, *, force: bool, leave_tasks: bool) -> int:
@@ -104,7 +170,8 @@ def _quiesce(paths: StatePaths, *, force: bool, leave_tasks: bool) -> int:
             return client.stop("stop" if force else "leave" if leave_tasks else "refuse")
     except JobsRunning as error:
         raise JobsRunning(
-            error.refusal.message, hint="--force stops them and queues their jobs again, --leave-tasks lets them run on"
+            error.refusal.message,
+            hint="--force stops them, after a checkpoint, and queues their jobs again; --leave-tasks lets them run on",
         ) from None
     except (CorralError, OSError) as error:
         if force or leave_tasks:

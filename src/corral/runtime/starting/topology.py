@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -36,6 +37,14 @@ def as_before(paths: StatePaths, options: PoolOptions) -> tuple[PoolOptions, tup
     return replace(options, nodes=options.nodes or 1, simulated=model), ()
 
 
+def is_node(state_dir: Path) -> bool:
+    """Return whether a machine was made a node of another's pool on this state directory."""
+    try:
+        return load_pool(StatePaths(state_dir.absolute()).pool).role == "node"
+    except StateUnusable:
+        return False
+
+
 def check_alone(paths: StatePaths) -> None:
     """Raise ``Conflict`` where the last start on a state directory made the machine part of a pool of several."""
     with contextlib.suppress(StateUnusable):
@@ -63,6 +72,11 @@ def check_left_tasks(paths: StatePaths, nodes: set[str]) -> None:
             "the new pool has no such node",
             hint="plain `corral up` takes the nodes as before; --drop-nodes gives them up and starts their jobs anew",
         )
+
+
+def counted_tasks(count: int) -> str:
+    """Return ``1 task runs``, ``2 tasks run``."""
+    return f"{count} {'task runs' if count == 1 else 'tasks run'}"
 
 
 def running_tasks(paths: StatePaths, node: str) -> int:

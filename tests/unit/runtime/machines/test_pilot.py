@@ -50,9 +50,9 @@ def test_every_pilot_has_a_directory_of_its_own_on_its_machine() -> None:
 
 
 def test_the_script_is_shell_and_quotes_what_it_is_given() -> None:
-    script = pilot_script(["/opt/my env/bin/python", "-m", "corral"], ["10.0.0.1", "--simulated", "$(reboot)"])
+    script = pilot_script(["/opt/my env/bin/python", "-m", "corral"], ["10.0.0.1", "--simulated", "$(reboot)"], 60.0)
     assert subprocess.run([program("bash"), "-n"], input=script, text=True, check=False).returncode == 0
-    assert "join 10.0.0.1 --simulated '$(reboot)' --block &" in script
+    assert "join 10.0.0.1 --simulated '$(reboot)' --block --drain-timeout 60s &" in script
     assert script.splitlines()[0] == "#!/bin/bash"
     assert [line for line in script.splitlines() if line.startswith("#SBATCH")] == [
         "#SBATCH --job-name=corral",
@@ -70,7 +70,7 @@ def test_the_script_runs_one_join_on_every_node_and_leaves_on_term(tmp_path: Pat
     )
     srun.chmod(0o755)
     log = tmp_path / "log"
-    script = pilot_script(["a corral"], ["10.0.0.1"])
+    script = pilot_script(["a corral"], ["10.0.0.1"], 299.5)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "LOG": str(log), "SLURM_CPUS_ON_NODE": "8"}
     pilot = subprocess.Popen([program("bash"), "-c", script], env=environment)
     try:
@@ -81,4 +81,7 @@ def test_the_script_runs_one_join_on_every_node_and_leaves_on_term(tmp_path: Pat
         pilot.kill()
         pilot.wait()
     common = "--overlap --ntasks-per-node=1 --cpus-per-task=8 --cpu-bind=none --kill-on-bad-exit=0 a corral"
-    assert log.read_text().splitlines() == [f"{common} join 10.0.0.1 --block", f"{common} leave --force"]
+    assert log.read_text().splitlines() == [
+        f"{common} join 10.0.0.1 --block --drain-timeout 300s",
+        f"{common} leave --drain-timeout 300s",
+    ]

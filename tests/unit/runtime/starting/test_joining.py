@@ -30,7 +30,7 @@ from corral.runtime.options import JoinOptions
 from corral.runtime.paths import StatePaths
 from corral.runtime.poolfile import PoolFile, load_pool, save_pool
 from corral.runtime.settings import Settings
-from corral.runtime.starting import joining
+from corral.runtime.starting import joining, leaving
 from corral.runtime.starting.configuring import agent_config, write_agents
 from corral.runtime.starting.launcher import prepare
 
@@ -204,13 +204,13 @@ def test_who_stays_with_a_node_tells_one_that_left_from_one_that_died(
 ) -> None:
     paths = StatePaths(tmp_path)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    monkeypatch.setattr(joining, "running_supervisor", lambda _: None)
-    monkeypatch.setattr(joining, "LEFT_S", 0.0)
+    monkeypatch.setattr(leaving, "running_supervisor", lambda _: None)
+    monkeypatch.setattr(leaving, "LEFT_S", 0.0)
     try:
-        assert joining.hold(tmp_path, 7) == 0
+        assert leaving.hold(tmp_path, 7) == 0
         paths.node_token.write_text("it had no time to leave")
         with pytest.raises(Unavailable, match="the node has ended"):
-            joining.hold(tmp_path, 7)
+            leaving.hold(tmp_path, 7)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from corral.devices.cpu import node_facts
 from corral.model.errors import InvalidField
 from corral.runtime.options import HeadAsked, HeadOptions, JoinOptions
 from corral.runtime.poolfile import PoolFile
@@ -101,3 +102,27 @@ def test_a_node_that_joins_anew_is_as_it_was_where_nothing_else_is_said() -> Non
     assert (other.node, other.simulated, other.gpus_per_node, other.ray_port_first) == ("n2", "a100", None, 0)
     # What a batch system gave are real devices.
     assert node_as_last(replace(options, devices=("0",)), NODE).simulated is None
+
+
+def test_everything_that_is_remembered_can_be_taken_back(tmp_path: Path) -> None:
+    without = replace(LAST, insecure=True, tls_cert=None, tls_key=None)
+    asked = HeadAsked(state_dir=tmp_path)
+    assert as_last(asked, without)[0].insecure
+    secure = as_last(replace(asked, insecure=False), without)[0]
+    assert (secure.insecure, secure.tls_cert) == (False, None), "one that the head makes itself"
+    assert as_last(replace(asked, insecure=False), LAST)[0].tls_cert is None
+    mine = replace(asked, insecure=False, tls_cert=Path("/b.pem"), tls_key=Path("/b.key"))
+    assert (as_last(mine, without)[0].insecure, as_last(mine, without)[0].tls_cert) == (False, Path("/b.pem"))
+    assert node_of(asked) is None
+    assert node_of(replace(asked, no_node=False)) == node_facts().hostname
+    assert node_of(replace(asked, no_node=False), replace(LAST, agents={"n7": "config"})) == "n7"
+    assert node_of(replace(asked, no_node=True), replace(LAST, agents={"n7": "config"})) is None
+    own = as_last(replace(asked, store="none"), LAST)[0].head
+    assert own is not None
+    assert own.store is None
+
+
+def node_of(asked: HeadAsked, last: PoolFile = LAST) -> str | None:
+    head = as_last(asked, last)[0].head
+    assert head is not None
+    return head.node
