@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from corral.agent.nodefiles import NodeFiles
 from corral.model.errors import Unavailable
 from corral.model.events import GangStopping
 from corral.runtime.poolfile import load_pool, save_pool
 from corral.runtime.starting import stopping
 from corral.runtime.starting.launcher import running_supervisor
 from corral.runtime.starting.stopping import stop_pool
+from corral.runtime.starting.topology import running_tasks
 from tests.unit.runtime.ground import Ground
 from tests.waiting import wait_until
 
@@ -126,3 +128,27 @@ def test_who_cannot_be_asked_to_save_himself_is_not_killed_without_a_word(
     assert running_supervisor(first.paths) is not None
     assert stop_pool(first.paths.root, leave_tasks=True).tasks_left == 2
     assert running_supervisor(first.paths) is None
+
+
+@pytest.mark.parametrize(("how", "killed", "left"), [("force", 1, 0), ("leave_tasks", 0, 1)])
+def test_what_becomes_of_tasks_whose_pool_does_not_answer_is_said(
+    tmp_path: Path, how: str, killed: int, left: int
+) -> None:
+    ground = Ground(tmp_path)
+    try:
+        ground.write(agents=True)
+        ground.supervisor()
+        ground.announced()
+        with ground.client() as client:
+            wait_until(lambda: client.status().nodes_up == 1, 30.0, what="the node to be up")
+            job = client.submit(run="echo begun; sleep 600", gpus=1, workdir=None)
+            wait_until(lambda: b"begun" in b"".join(c.data for c in job.logs()), 60.0, what="the task to begin")
+        # Nobody listens there: as with a head that has lost its database, or its lead, in this moment.
+        ground.paths.daemon.write_text(json.dumps({"url": "http://127.0.0.1:9", "pid": 1}))
+        report = stop_pool(ground.paths.root, force=how == "force", leave_tasks=how == "leave_tasks")
+        assert (report.tasks_killed, report.tasks_left) == (killed, left)
+        assert running_tasks(ground.paths, "node-1") == left
+        assert running_supervisor(ground.paths) is None
+    finally:
+        NodeFiles().fence(ground.paths.nodes / "node-1")
+        ground.close()

@@ -49,14 +49,17 @@ def stop_pool(
         time.sleep(POLL_S)
     shared = _shared(paths)
     one_head = shared is not None and _another_is_there(paths)
-    killed = 0
+    killed, quiesced = 0, None
     if shared is not None and one_head:
         if not leave_tasks:
             killed = _empty_here(paths, shared, 0.0 if force else drain_s)
         left = _running_here(paths, shared)
     else:
-        left = _quiesce(paths, force=force, leave_tasks=leave_tasks)
+        quiesced = _quiesce(paths, force=force, leave_tasks=leave_tasks)
+        left = _all_running_here(paths) if quiesced is None else quiesced
     end_running_supervisor(paths)
+    if force and not one_head and quiesced is None:
+        killed, left = _kill_here(paths)
     paths.daemon.unlink(missing_ok=True)
     if not left:
         paths.clear_short()
@@ -74,8 +77,7 @@ def stop_pool(
 
 def _stop_dead(paths: StatePaths, *, force: bool, leave_tasks: bool) -> StopReport:
     """End what is left of a pool whose supervisor is dead. Raises ``DaemonNotRunning`` when nothing is."""
-    nodes = [place.name for place in paths.nodes.iterdir()] if paths.nodes.is_dir() else []
-    running = sum(running_tasks(paths, node) for node in nodes)
+    running = _all_running_here(paths)
     if not running and not orphans(paths):
         raise DaemonNotRunning(f"no pool runs on {paths.root}")
     if running and not force and not leave_tasks:
@@ -85,12 +87,26 @@ def _stop_dead(paths: StatePaths, *, force: bool, leave_tasks: bool) -> StopRepo
         )
     with only_start(paths):
         end_orphans(paths)
-        if force:
-            for node in nodes:
-                NodeFiles().fence(paths.nodes / node)
+        killed, left = _kill_here(paths) if force else (0, running)
     paths.daemon.unlink(missing_ok=True)
-    left = sum(running_tasks(paths, node) for node in nodes)
-    return StopReport(tasks_left=left, forced=force, tasks_killed=running - left)
+    return StopReport(tasks_left=left, forced=force, tasks_killed=killed)
+
+
+def _nodes_here(paths: StatePaths) -> list[str]:
+    return [place.name for place in paths.nodes.iterdir()] if paths.nodes.is_dir() else []
+
+
+def _all_running_here(paths: StatePaths) -> int:
+    return sum(running_tasks(paths, node) for node in _nodes_here(paths))
+
+
+def _kill_here(paths: StatePaths) -> tuple[int, int]:
+    """Kill the tasks of this machine, whose agents do not run; return how many were killed, and how many are left."""
+    running = _all_running_here(paths)
+    for node in _nodes_here(paths):
+        NodeFiles().fence(paths.nodes / node)
+    left = _all_running_here(paths)
+    return running - left, left
 
 
 # ---- one of several heads ------------------------------------------------------------------------------------------
@@ -164,7 +180,8 @@ def _running_here(paths: StatePaths, asked: PoolFile) -> int:
 # ---- the whole pool ------------------------------------------------------------------------------------------------
 
 
-def _quiesce(paths: StatePaths, *, force: bool, leave_tasks: bool) -> int:
+def _quiesce(paths: StatePaths, *, force: bool, leave_tasks: bool) -> int | None:
+    """Ask the pool to end; return how many tasks of it go on, ``None`` when nobody answers what is to end anyhow."""
     try:
         with Client(state_dir=paths.root, retry_s=0.0) as client:
             return client.stop("stop" if force else "leave" if leave_tasks else "refuse")
@@ -175,7 +192,7 @@ def _quiesce(paths: StatePaths, *, force: bool, leave_tasks: bool) -> int:
         ) from None
     except (CorralError, OSError) as error:
         if force or leave_tasks:
-            return 0
+            return None
         if isinstance(error, DaemonNotRunning):
             raise Unavailable(
                 f"the pool of {paths.root} runs, but does not answer", hint="`corral down --force` ends it all the same"
