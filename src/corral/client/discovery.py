@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,14 @@ TOKEN_VARIABLE = "CORRAL_TOKEN"  # noqa: S105 -- the name of a variable
 STATE_DIR_VARIABLE = "CORRAL_STATE_DIR"
 CA_FILE_VARIABLE = "CORRAL_CA_FILE"
 START_HINT = "start one with `corral up`"
+STARTS = {"local": "corral up", "head": "corral head", "node": "corral join", "front": "corral frontend start"}
+JOIN_ANEW = "`corral token join` on a head prints the command that makes this machine a node"
+
+
+class _RoleFile(msgspec.Struct, frozen=True):
+    """What the last start made this machine (``pool.json``)."""
+
+    role: str = "local"
 
 
 class HeadFile(msgspec.Struct, frozen=True):
@@ -110,8 +119,8 @@ class Discovery:
         if stopped is not None:
             return stopped
         if not url:
-            return DaemonNotRunning(f"no pool runs on {self.state_dir}", hint=START_HINT)
-        hint = START_HINT if self.url is None else f"check the address, or {START_HINT}"
+            return DaemonNotRunning(f"no pool runs on {self.state_dir}", hint=start_hint(self.state_dir))
+        hint = start_hint(self.state_dir) if self.url is None else f"check the address, or {START_HINT}"
         return DaemonNotRunning(f"no pool answers at {url}", hint=hint)
 
     def _stopped(self) -> DaemonNotRunning | None:
@@ -123,7 +132,7 @@ class Discovery:
         if not failure.fatal:
             return None
         text = f"the pool stopped: {failure.code}: {failure.message}"
-        return DaemonNotRunning(text, hint="`corral up` starts it again")
+        return DaemonNotRunning(text, hint=f"`{start_command(self.state_dir)}` starts it again")
 
     def _daemon(self) -> DaemonFile | None:
         path = self.state_dir / "daemon.json"
@@ -135,7 +144,8 @@ class Discovery:
             heads = tuple(HeadFile(checked_url(head.url), head.tls_cert) for head in daemon.heads)
             return DaemonFile(checked_url(daemon.url), daemon.pid, daemon.tls_cert, heads)
         except (msgspec.DecodeError, UsageError):
-            raise StateUnusable(f"{path} is damaged", hint="run `corral down`, then `corral up`") from None
+            command = start_command(self.state_dir)
+            raise StateUnusable(f"{path} is damaged", hint=f"run `corral down`, then `{command}`") from None
 
     def _token_of_file(self) -> str:
         path = self.state_dir / "token"
@@ -152,6 +162,23 @@ class Discovery:
     def _supervisor_pid(self) -> int | None:
         digits = (_read(self.state_dir / "supervisor.pid") or b"").strip()
         return int(digits) if digits.isdigit() and len(digits) < 12 else None
+
+
+def start_command(state_dir: Path) -> str:
+    """Return the command that starts what this machine was on a state directory, ``corral up`` where it was nothing."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        return STARTS.get(msgspec.json.decode((state_dir / "pool.json").read_bytes(), type=_RoleFile).role, "corral up")
+    return "corral up"
+
+
+def start_hint(state_dir: Path) -> str:
+    """Return what to do where nothing runs on a state directory."""
+    command = start_command(state_dir)
+    if command == STARTS["local"]:
+        return START_HINT
+    # One that left has nothing to start from.
+    left = command == STARTS["node"] and not (state_dir / "node-token").exists()
+    return JOIN_ANEW if left else f"`{command}` starts it again"
 
 
 def _read(path: Path) -> bytes | None:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from corral.agent.cgroup import probe as probe_cgroup
 from corral.client import Client
+from corral.client.discovery import start_command, start_hint
 from corral.devices.discovery import discover
 from corral.model.errors import CorralError
 from corral.runtime.doctor_machines import Finding, machines, role_of
@@ -141,7 +142,8 @@ def _journal(paths: StatePaths) -> list[Finding]:
     if running_supervisor(paths) is not None or not paths.store.exists():
         return []
     if _revision(paths.store) not in (None, HEAD):
-        return [Finding("journal", ok=None, detail="of another release; `corral up` checks and migrates it")]
+        migrates = f"`{start_command(paths.root)}` checks and migrates it"
+        return [Finding("journal", ok=None, detail=f"of another release; {migrates}")]
     store = SqliteStore(paths.store)
     try:
         store.open()
@@ -168,11 +170,11 @@ def _pool(paths: StatePaths) -> list[Finding]:
     pid = running_supervisor(paths)
     if role_of(paths) == "node":
         words = "not running" if pid is None else f"this machine is a node of another's; supervisor {pid} lives"
-        return [Finding("pool", ok=None, detail=words, hint=None if pid else "`corral join` starts it again")]
+        return [Finding("pool", ok=None, detail=words, hint=None if pid else start_hint(paths.root))]
     if pid is None:
         failed = last_failure(paths)
         detail = f"not running; it stopped or did not start: {failed}" if failed else "not running"
-        return [Finding("pool", ok=False if failed else None, detail=detail, hint="start it with `corral up`")]
+        return [Finding("pool", ok=False if failed else None, detail=detail, hint=start_hint(paths.root))]
     info = pool_info(paths.root)
     if info is None:
         return [

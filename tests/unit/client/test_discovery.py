@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.client.discovery import Address, Discovery, checked_url
+from corral.client.discovery import STARTS, Address, Discovery, checked_url
 from corral.model.errors import DaemonNotRunning, StateUnusable, Unauthenticated, UsageError
 from tests.needs import not_root
 
@@ -65,6 +65,33 @@ def test_where_no_daemon_was_started_the_error_says_how(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DaemonNotRunning):
         Discovery(state_dir=tmp_path / "file", environment={}).addresses()
+
+
+@pytest.mark.parametrize(
+    "role, has_token, hint",
+    [
+        ("local", False, "start one with `corral up`"),
+        ("head", False, "`corral head` starts it again"),
+        ("node", True, "`corral join` starts it again"),
+        # It has left: plain `corral join` would ask for a head and its token.
+        ("node", False, "`corral token join` on a head prints the command that makes this machine a node"),
+        ("front", False, "`corral frontend start` starts it again"),
+        ("of a later release", False, "start one with `corral up`"),
+    ],
+)
+def test_the_hint_names_the_command_that_starts_what_the_machine_was(
+    tmp_path: Path, role: str, has_token: bool, hint: str
+) -> None:
+    (tmp_path / "pool.json").write_text(json.dumps({"role": role, "host": "127.0.0.1"}))
+    if has_token:
+        (tmp_path / "node-token").write_text("secret\n")
+    with pytest.raises(DaemonNotRunning) as refused:
+        Discovery(state_dir=tmp_path, environment={}).addresses()
+    assert refused.value.refusal.hint == hint
+    (tmp_path / "daemon.json").write_text("{")
+    command = "corral up" if "corral up" in hint else STARTS[role]
+    with pytest.raises(StateUnusable, match=f"then `{command}`"):
+        Discovery(state_dir=tmp_path, environment={}).addresses()
 
 
 def test_a_missing_token_and_a_damaged_file_are_told_apart(tmp_path: Path) -> None:

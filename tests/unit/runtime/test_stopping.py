@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from corral.agent.nodefiles import NodeFiles
-from corral.model.errors import Unavailable
+from corral.model.errors import DaemonNotRunning, Unavailable
 from corral.model.events import GangStopping
 from corral.runtime.poolfile import load_pool, save_pool
 from corral.runtime.starting import stopping
@@ -78,6 +78,11 @@ def test_the_head_that_leads_hands_over(heads: tuple[Ground, Ground]) -> None:
     assert stop_pool(first.paths.root, force=True, leave_tasks=False).one_head
     wait_until(lambda: alive(second)["leads"], 30.0, what="the other head to lead")
     assert running_supervisor(second.paths) is not None
+    # Commands on the machine of the first go on at the second.
+    with first.client() as client:
+        assert client.status().pid == json.loads(second.paths.daemon.read_text())["pid"]
+    with pytest.raises(DaemonNotRunning, match="no pool runs on"):
+        stop_pool(first.paths.root)
 
 
 def test_the_last_head_that_answers_stops_the_pool_and_says_so(heads: tuple[Ground, Ground]) -> None:
@@ -130,7 +135,7 @@ def test_who_cannot_be_asked_to_save_himself_is_not_killed_without_a_word(
     assert running_supervisor(first.paths) is None
 
 
-@pytest.mark.parametrize(("how", "killed", "left"), [("force", 1, 0), ("leave_tasks", 0, 1)])
+@pytest.mark.parametrize("how, killed, left", [("force", 1, 0), ("leave_tasks", 0, 1)])
 def test_what_becomes_of_tasks_whose_pool_does_not_answer_is_said(
     tmp_path: Path, how: str, killed: int, left: int
 ) -> None:

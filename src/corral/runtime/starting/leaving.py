@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from corral.agent.nodefiles import NodeFiles
+from corral.client.discovery import JOIN_ANEW
 from corral.model.errors import (
     Conflict,
     CorralError,
@@ -43,7 +44,7 @@ def leave(state_dir: Path, *, force: bool = False, leave_tasks: bool = False, dr
     paths = StatePaths(state_dir.absolute())
     pid = running_supervisor(paths)
     if pid is None and not (is_node(state_dir) and paths.node_token.exists()):
-        raise DaemonNotRunning(f"no node runs on {paths.root}", hint="`corral join` makes this machine one")
+        raise DaemonNotRunning(f"no node runs on {paths.root}", hint=JOIN_ANEW)
     if not is_node(state_dir):
         raise Conflict("this machine is no node of another's pool", hint="`corral down` stops its own pool")
     node = NodeId(load_cluster(paths.cluster).node)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from pathlib import Path
+
+import msgspec
 
 from corral.agent.nodefiles import NodeFiles
 from corral.client import Client
@@ -19,6 +22,7 @@ from corral.runtime.poolfile import PoolFile, load_pool
 from corral.runtime.starting.launcher import end_running_supervisor, only_start, running_supervisor
 from corral.runtime.starting.orphans import end_orphans, orphans
 from corral.runtime.starting.topology import counted_tasks, running_tasks
+from corral.runtime.wholefile import write_whole
 
 ANNOUNCED_S = 5.0
 TOLD_S = 15.0
@@ -48,7 +52,8 @@ def stop_pool(
     while not paths.daemon.exists() and time.monotonic() < until:
         time.sleep(POLL_S)
     shared = _shared(paths)
-    one_head = shared is not None and _another_is_there(paths)
+    others = [] if shared is None else _others_there(paths)
+    one_head = bool(others)
     killed, quiesced = 0, None
     if shared is not None and one_head:
         if not leave_tasks:
@@ -61,6 +66,9 @@ def stop_pool(
     if force and not one_head and quiesced is None:
         killed, left = _kill_here(paths)
     paths.daemon.unlink(missing_ok=True)
+    if others:
+        # By this, commands on this machine go on to find the pool.
+        write_whole(paths.daemon, msgspec.json.encode({**others[0], "pid": os.getpid(), "heads": others[1:]}))
     if not left:
         paths.clear_short()
     return StopReport(
@@ -121,14 +129,21 @@ def _shared(paths: StatePaths) -> PoolFile | None:
     return asked if asked.store is not None else None
 
 
-def _another_is_there(paths: StatePaths) -> bool:
-    """Return whether another head answers: then the pool goes on."""
+def _others_there(paths: StatePaths) -> list[dict[str, str | None]]:
+    """Return the other heads as ``daemon.json`` names them, those that answer first; none when none does.
+
+    While one answers, the pool goes on.
+    """
     try:
         known = json.loads(paths.daemon.read_text())["heads"]
         heads = [Head(one["url"], Path(one["tls_cert"]).read_text() if one["tls_cert"] else "") for one in known]
     except (OSError, ValueError, KeyError, TypeError):
-        return False
-    return any(map(is_there, heads))
+        return []
+    there = [is_there(head) for head in heads]
+    if not any(there):
+        return []
+    first = sorted(range(len(known)), key=lambda index: not there[index])
+    return [{"url": known[index]["url"], "tls_cert": known[index]["tls_cert"]} for index in first]
 
 
 def _empty_here(paths: StatePaths, asked: PoolFile, drain_s: float) -> int:
