@@ -266,7 +266,7 @@ class ControllerPool:
             started_at=me.started_at,
             clock_offset_s=self._shell.clock.wall_offset_s(),
             heads=self.heads,
-            store_away_s=self._shell.away_s,
+            store_away_s=self._shell.unanswered_s,
         )
 
     async def tenants(self, who: Principal) -> tuple[TenantReport, ...]:

@@ -77,6 +77,7 @@ class ControlShell:
         self.accepting = True
         self.failure: CorralError | None = None
         self.valid: Callable[[], bool] = lambda: True
+        self.campaign_away_s: Callable[[], float] = lambda: 0.0
         self._store = store
         self._faults = faults
         self._inbox = Inbox()
@@ -124,6 +125,11 @@ class ControlShell:
     def away_s(self) -> float:
         """Return for how long the database has been away, 0 when it is there."""
         return 0.0 if self._away_since is None else asyncio.get_running_loop().time() - self._away_since
+
+    @property
+    def unanswered_s(self) -> float:
+        """Return for how long the database has answered neither a write nor the campaign for the lead, else 0."""
+        return max(self.away_s, self.campaign_away_s())
 
     def depose(self, reason: CorralError) -> None:
         """Let ``run`` raise ``reason`` as soon as it can: another controller leads."""

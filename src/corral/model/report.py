@@ -206,6 +206,10 @@ class QueueLine(msgspec.Struct, frozen=True):
     estimate: StartEstimate | None = None
 
 
+HEAD_SILENT_S = 10.0
+"""A head that stands by and was not heard for so long is taken for gone where heads are shown."""
+
+
 class HeadReport(msgspec.Struct, frozen=True):
     """A machine that has a controller of the pool; ``seen_s`` ago it was there by the database's clock."""
 

@@ -254,6 +254,7 @@ class Daemon:
         if not campaign.epoch:
             await term.end()
             return
+        term.shell.campaign_away_s = campaign.away_s
         term.serve(replace(identity, started_at=term.shell.clock.now()))
         try:
             control = await term.start(campaign.valid)

@@ -18,7 +18,7 @@ from corral.client import Client
 from corral.client.discovery import start_command, start_hint
 from corral.devices.discovery import discover
 from corral.model.errors import CorralError
-from corral.runtime.doctor_machines import Finding, machines, role_of
+from corral.runtime.doctor_machines import Finding, controllers, machines, role_of
 from corral.runtime.machines.membership import SKEW_S_MAX
 from corral.runtime.paths import StatePaths
 from corral.runtime.settings import load_settings
@@ -199,6 +199,7 @@ def _pool(paths: StatePaths) -> list[Finding]:
             f"{status.devices} known, {status.devices_failed} failed",
             "`corral nodes` names them" if status.devices_failed else None,
         ),
+        *controllers(status),
     ]
 
 

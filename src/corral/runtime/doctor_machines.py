@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from corral.model.errors import CorralError
+from corral.model.report import HEAD_SILENT_S, PoolStatus
 from corral.runtime.machines.cluster import load_cluster
 from corral.runtime.machines.machine import own_versions
 from corral.runtime.machines.membership import SKEW_S_MAX
@@ -17,6 +18,8 @@ from corral.runtime.poolfile import PoolFile, load_pool
 from corral.runtime.ray.node import answers
 from corral.runtime.starting.launcher import running_supervisor
 from corral.runtime.starting.remembering import LOOPBACK, alone_note
+
+AWAY_S_MIN = 1.0
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -34,6 +37,28 @@ def role_of(paths: StatePaths) -> str:
         return load_pool(paths.pool).role
     except CorralError:
         return "local"
+
+
+def controllers(status: PoolStatus) -> list[Finding]:
+    """Return what is found about the heads that share a database, and about that; nothing where there are none."""
+    if not status.heads:
+        return []
+    away_s = status.store_away_s
+    found = [Finding("database", ok=True, detail="answers")]
+    if away_s >= AWAY_S_MIN:
+        words = f"has not answered for {away_s:.0f} s: nothing is taken in, what runs goes on"
+        found = [Finding("database", ok=False, detail=words, hint="is its server up, and reachable from the heads?")]
+    silent = [head for head in status.heads if not head.leads and head.seen_s >= HEAD_SILENT_S]
+    found += [
+        Finding(
+            f"head {head.name}",
+            ok=False,
+            detail=f"at {head.url} was last heard {head.seen_s:.0f} s ago",
+            hint="`corral head` there starts it; one that is gone for good is forgotten after a day",
+        )
+        for head in silent
+    ]
+    return found
 
 
 def machines(paths: StatePaths) -> list[Finding]:

@@ -9,12 +9,38 @@ import re
 import sqlite3
 
 import pytest
+from msgspec.structs import replace
 
+from corral.model.report import HeadReport, PoolStatus
+from corral.model.resources import Amount
 from corral.runtime import doctor
 from corral.runtime.doctor import examine
-from corral.runtime.doctor_machines import Finding
+from corral.runtime.doctor_machines import Finding, controllers
 from tests.unit.runtime.ground import Ground
 from tests.waiting import wait_until
+
+STATUS = PoolStatus(
+    version="1",
+    pid=1,
+    url="https://a:7420",
+    started_at=0.0,
+    now=100.0,
+    epoch=1,
+    seq=1,
+    nodes_up=0,
+    nodes=0,
+    devices=0,
+    devices_failed=0,
+    simulated_devices=0,
+    capacity=Amount(),
+    held=Amount(),
+    running_gangs=0,
+    pending_gangs=0,
+    waiting_jobs=0,
+    finished_jobs=0,
+    cpu_pool=True,
+    clock_offset_s=0.0,
+)
 
 
 def findings(ground: Ground) -> dict[str, Finding]:
@@ -74,6 +100,21 @@ def test_a_pool_is_looked_at_from_outside(ground: Ground) -> None:
     ground.paths.token.write_text(secret)
     ground.end(supervisor)
     assert findings(ground)["pool"].detail == "not running"
+
+
+def test_a_database_that_is_away_and_a_silent_head_are_wrong() -> None:
+    heads = (
+        HeadReport("a", "https://a:7420", leads=True, seen_s=40.0),
+        HeadReport("b", "https://b:7420", leads=False, seen_s=9.0),
+        HeadReport("c", "https://c:7420", leads=False, seen_s=35.0),
+    )
+    quiet = replace(STATUS, heads=heads[:2])
+    assert [(one.check, one.ok) for one in controllers(quiet)] == [("database", True)]
+    found = controllers(replace(STATUS, heads=heads, store_away_s=12.0))
+    assert [(one.check, one.ok) for one in found] == [("database", False), ("head c", False)]
+    assert "12 s" in found[0].detail
+    assert found[1].detail == "at https://c:7420 was last heard 35 s ago"
+    assert controllers(STATUS) == []
 
 
 def test_a_damaged_journal_is_found_before_the_start(ground: Ground) -> None:

@@ -22,7 +22,7 @@ from corral.cli.render.units import (
     trimmed,
 )
 from corral.cli.render.why import shape_brief
-from corral.model.report import PoolStatus, QueueLine, TenantReport
+from corral.model.report import HEAD_SILENT_S, PoolStatus, QueueLine, TenantReport
 from corral.model.tenant import Queue, Quota, Token
 from corral.ports.store import UsageRow
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from corral.runtime.options import PoolInfo
     from corral.runtime.starting.heading import HeadInfo
 
-HEAD_SILENT_S = 10.0
 MILLI_S_PER_HOUR = 3_600_000.0
 
 

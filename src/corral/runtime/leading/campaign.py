@@ -43,7 +43,7 @@ class Campaign:
         self._leaders = leaders
         self._boot = boot
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="campaign")
-        self._away = False
+        self._away_since: float | None = None
         self.elected = asyncio.Event()
         self.deposed = asyncio.Event()
 
@@ -62,6 +62,10 @@ class Campaign:
         """Return whether it leads and its lease holds now."""
         return self._core.valid(self._boot())
 
+    def away_s(self) -> float:
+        """Return for how long the database has answered nothing, 0 when it does (seconds)."""
+        return 0.0 if self._away_since is None else self._boot() - self._away_since
+
     async def run(self) -> None:
         """Campaign until cancelled or deposed. Raises what the store refuses for good."""
         while not self.deposed.is_set():
@@ -75,12 +79,12 @@ class Campaign:
             try:
                 answer = await self._asked(ask)
             except StoreAway as error:
-                if not self._away:
+                if self._away_since is None:
                     log.warning("%s", error)
-                self._away = True
+                    self._away_since = sent_at
                 self._core.failed(self._boot())
                 continue
-            self._away = False
+            self._away_since = None
             change = self._core.answered(sent_at, self._boot(), ask, answer)
             if change is Change.ELECTED:
                 log.info("this controller leads from now on, in epoch %d", self.epoch)

@@ -79,8 +79,10 @@ def test_a_store_that_is_away_costs_the_lease_and_not_the_lead() -> None:
         row.fault = StoreAway("away")
         await wait_until_async(lambda: not campaign.valid(), what="the lease to lapse")
         assert campaign.epoch == 1
+        assert campaign.away_s() > 0
         row.fault = None
         await wait_until_async(campaign.valid, what="the lease to be renewed")
+        assert campaign.away_s() == 0
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await campaign.resign()
