@@ -21,7 +21,16 @@ from corral.policy.recovery import describe, first_failure
 def why(core: ControlCore, job: Job, gang: int | None, now: float, viewer: TenantId | None) -> WhyReport:
     """Explain a job: a pending gang in full, any other in one line. Without ``gang`` the first one that waits."""
     report = _explained(core, job, gang, now, viewer)
-    return replace(report, notes=tuple(_notes(core, job, report.state, now)))
+    notes = tuple(_notes(core, job, report.state, now))
+    return replace(report, notes=(*_elements(job), *notes) if gang is None else notes)
+
+
+def _elements(job: Job) -> Iterator[str]:
+    """Yield how many elements of an array that has not ended run and wait: the answer is about one of them."""
+    if job.spec.is_array and not job.state.ended:
+        running = sum(gang.state is JobState.RUNNING for gang in job.gangs.values())
+        waiting = sum(gang.state is JobState.PENDING for gang in job.gangs.values())
+        yield f"of {len(job.gangs)} elements of the array {running} run and {waiting} wait"
 
 
 def _explained(core: ControlCore, job: Job, gang: int | None, now: float, viewer: TenantId | None) -> WhyReport:

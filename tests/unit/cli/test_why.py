@@ -127,6 +127,17 @@ def test_holders_are_summed_over_nodes() -> None:
     assert (second.key, second.gpu_milli, second.ends_at) == ("11.4", 500, None)
 
 
+def test_the_first_element_of_an_array_is_named_like_the_others() -> None:
+    holders = tuple(Holder(JobId("2"), gang, TenantId("a"), 1000, 1000, None) for gang in (0, 1))
+    node = held("n", fits=0, gpus_free=0, blocks=(), holders=(*holders, BLUE))
+    assert [one.key for one in held_by_gang((node,))] == ["9", "2.0", "2.1"]
+
+
+def test_the_answer_is_headed_by_the_element_that_it_is_about() -> None:
+    report = WhyReport(JobId("2"), 20, JobState.RUNNING, "runs on node-0", GangShape(1, Demand(cpus_milli=1000)))
+    assert as_text(why(report, now=NOW), width=80).startswith("job 2.20 running: runs on node-0\n")
+
+
 def test_the_share_arithmetic_in_words() -> None:
     alone = ShareArithmetic(TenantId("a"), 1.0, 1.0, 0.5, 1.0, 1, 1)
     assert shares(alone) == (

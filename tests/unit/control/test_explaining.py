@@ -84,6 +84,9 @@ def test_why_looks_at_what_waits_and_names_nodes_that_are_away() -> None:
         "n3": ("cordoned: new disk",),
     }
     assert verdict(world, "1", 0) == "starts on n1"
+    # One element has a device, and is placed there: it counts as running.
+    assert report.notes == ("of 2 elements of the array 1 run and 1 wait",)
+    assert explaining.why(world.core, world.job("1"), 1, world.now, None).notes == ()
 
 
 def test_the_queue_shows_tenants_their_own_names_only() -> None:

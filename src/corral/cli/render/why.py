@@ -35,7 +35,8 @@ LOOSE = 0.2
 
 def why(report: WhyReport, *, now: float, everything: bool = False, zone: tzinfo | None = None) -> RenderableType:
     """Return the whole answer. ``everything`` lists all nodes and holders however many they are."""
-    title = Text.assemble((f"job {report.job}", "bold"), " ", state(report.state.value), ": ", cell(report.verdict))
+    about = f"job {gang_name(report.job, report.gang)}"
+    title = Text.assemble((about, "bold"), " ", state(report.state.value), ": ", cell(report.verdict))
     waits = report.state is JobState.PENDING
     return stack(
         title,
@@ -138,9 +139,11 @@ class Held(NamedTuple):
 def held_by_gang(constraints: Sequence[NodeConstraint]) -> list[Held]:
     """Return what each gang holds, summed over nodes, the largest holders first."""
     held: dict[str, Held] = {}
+    # The first element of an array is called by its number beside the others of it.
+    arrays = {holder.job for constraint in constraints for holder in constraint.holders if holder.gang}
     for constraint in constraints:
         for holder in constraint.holders:
-            key = gang_name(holder.job, holder.gang)
+            key = f"{holder.job}.{holder.gang}" if holder.job in arrays else gang_name(holder.job, holder.gang)
             before = held.get(key) or Held(key, holder.tenant, 0, 0, 0, holder.ends_at)
             held[key] = before._replace(
                 gpu_milli=before.gpu_milli + holder.gpu_milli,
