@@ -67,6 +67,16 @@ def test_nodes_at_80_columns() -> None:
     assert as_text(nodes([report("node-0", THREE), second]), width=80) == AT_80
 
 
+def test_nodes_of_several_machines_have_their_addresses_where_there_is_room() -> None:
+    far = NodeSpec(NodeId("node-1"), "host", "10.0.0.21", 128_000, 1024 * GIB, ())
+    both = [report("node-0", ()), report("node-1", (), spec=far)]
+    wide = as_text(nodes(both), width=120).splitlines()
+    assert wide[0].split()[-2:] == ["ADDRESS", "JOBS"]
+    assert [line.split()[-2] for line in wide[1:3]] == ["10.0.0.1", "10.0.0.21"]
+    assert "ADDRESS" not in as_text(nodes(both), width=60)
+    assert "ADDRESS" not in as_text(nodes(both[:1]), width=120)
+
+
 def test_nodes_at_120_columns_show_power_on_one_line() -> None:
     lines = as_text(nodes([report("node-0", THREE)]), width=120).splitlines()
     assert " ".join(lines[-1].split()) == (

@@ -39,7 +39,7 @@ def _names(names: tuple[str, ...]) -> str:
 @command
 def start(
     session: Session,
-    duration: Annotated[str, typer.Argument(metavar="DURATION", help="How long the controller may be away: 30m, 2h.")],
+    duration: Annotated[str, typer.Argument(metavar="DURATION", help="How long the controller may be away, 1m to 7d.")],
     reason: Annotated[
         str, typer.Option("--reason", "-r", metavar="TEXT", help="Why, for others to read.", show_default=False)
     ] = "",

@@ -25,7 +25,7 @@ def nodes(reports: Sequence[NodeReport], *, devices: bool | None = None) -> Rend
     elif total and devices is None:
         parts.append(Text(f"{counted(total, 'device')} (--devices lists them)", style="dim"))
     if any(report.spec.simulated for report in reports):
-        parts.append(Text("\nSIMULATED: these nodes and devices do not exist; they were asked for with --simulated"))
+        parts.append(Text("\nSIMULATED: these devices do not exist; they were asked for with --simulated"))
     return stack(*parts)
 
 
@@ -35,6 +35,7 @@ def _simulated_note(reports: Sequence[NodeReport]) -> str:
 
 
 def _node_table(reports: Sequence[NodeReport]) -> RenderableType:
+    several = len({report.spec.address for report in reports}) > 1
     heads = (
         Column("NODE", least=6),
         Column("STATE", wide=True, least=8),
@@ -43,6 +44,7 @@ def _node_table(reports: Sequence[NodeReport]) -> RenderableType:
         Column("CPU", right=True),
         Column("MEMORY", right=True, least=8),
         Column("LOAD", right=True, optional=True),
+        *((Column("ADDRESS", optional=True),) if several else ()),
         Column("JOBS", wide=True, least=6),
     )
     rows = []
@@ -57,6 +59,7 @@ def _node_table(reports: Sequence[NodeReport]) -> RenderableType:
                 f"{milli(report.held.cpus_milli)}/{milli(total.cpus_milli)}",
                 of_memory(report.held.memory_mib, total.memory_mib),
                 NOTHING if report.load_1m is None else f"{report.load_1m:.1f}",
+                *((report.spec.address or NOTHING,) if several else ()),
                 _holders([gang_name(key.job, key.gang) for key in report.gangs]),
             )
         )

@@ -195,7 +195,9 @@ def wait_ready(paths: StatePaths, options: PoolOptions, process: subprocess.Pope
     if failure is not None:
         kind = by_code().get(failure["code"], DaemonStartFailed)
         raise kind(failure["message"])
-    raise DaemonStartFailed("the daemon did not become ready", hint=f"see {paths.logs / 'daemon.log'}")
+    # A daemon that is ready waits in vain when Ray does not start.
+    also = "" if options.head is None else f", then {paths.logs / 'gcs.log'}"
+    raise DaemonStartFailed("the daemon did not become ready", hint=f"see {paths.logs / 'daemon.log'}{also}")
 
 
 def end_supervisor(process: subprocess.Popen[bytes]) -> None:
