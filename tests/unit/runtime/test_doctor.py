@@ -11,11 +11,13 @@ import sqlite3
 import pytest
 from msgspec.structs import replace
 
+from bench import postgres
 from corral.model.report import HeadReport, PoolStatus
 from corral.model.resources import Amount
 from corral.runtime import doctor
 from corral.runtime.doctor import examine
 from corral.runtime.doctor_machines import Finding, controllers
+from corral.runtime.poolfile import load_pool, save_pool
 from tests.unit.runtime.ground import Ground
 from tests.waiting import wait_until
 
@@ -115,6 +117,27 @@ def test_a_database_that_is_away_and_a_silent_head_are_wrong() -> None:
     assert "12 s" in found[0].detail
     assert found[1].detail == "at https://c:7420 was last heard 35 s ago"
     assert controllers(STATUS) == []
+
+
+def test_a_database_that_stops_is_found_though_nobody_writes(
+    ground: Ground, postgres_cluster: postgres.Cluster, database_url: str
+) -> None:
+    def database() -> bool | None:
+        found = findings(ground)
+        return found["database"].ok if "database" in found else None
+
+    ground.write()
+    save_pool(ground.paths.pool, replace(load_pool(ground.paths.pool), store=database_url))
+    supervisor = ground.supervisor()
+    ground.announced()
+    wait_until(lambda: database() is True, 30.0, what="the head to lead")
+    postgres_cluster.stop()
+    try:
+        wait_until(lambda: database() is False, 30.0, what="the database to be missed")
+    finally:
+        postgres_cluster.start()
+    wait_until(lambda: database() is True, 30.0, what="the database to be heard again")
+    ground.end(supervisor)
 
 
 def test_a_damaged_journal_is_found_before_the_start(ground: Ground) -> None:
