@@ -50,6 +50,7 @@ LEAVES: dict[str, Leaf] = {
     "services": Leaf("services", "services", SERVICES),
     "scale": Leaf("services", "scale", SERVICES),
     "rollout": Leaf("services", "rollout", SERVICES),
+    "drill": Leaf("drill", "drill", SERVICES),
     "nodes": Leaf("nodes", "nodes", ADMIN),
     "maintenance": Leaf("maintenance", "maintenance", ADMIN),
     "queue": Leaf("queue", "queue", ADMIN),

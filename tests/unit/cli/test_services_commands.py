@@ -122,3 +122,25 @@ def test_the_log_of_a_replica_is_that_of_its_job(corral: Run, server: Served, se
     # Another job has its name: the replica's own is meant.
     corral("run", "--detach", "--name", "web-4", "--", "s")
     assert corral("logs", "web", "--replica", "4") == started
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--kill", "disk"], "--kill: 'disk' cannot be killed (one of replica, node, frontend, controller)"),
+        (["--kill", "replica", "--rate", "0"], "--rate: 0 requests a second (from 1 to 1000)"),
+        (["--kill", "replica", "--rate", "nan"], "--rate: nan requests a second (from 1 to 1000)"),
+        (["--kill", "replica", "--rate", "1e9"], "--rate: 1e+09 requests a second (from 1 to 1000)"),
+        (["--kill", "replica", "--seconds", "1"], "--seconds: 1 seconds (from 3 to 600)"),
+        (["--kill", "replica", "--seconds", "inf"], "--seconds: inf seconds (from 3 to 600)"),
+        (["--kill", "replica", "--path", "x"], "--path: 'x' is no path (write it like /health, without blanks)"),
+        (["--kill", "replica", "--path", "/a b"], "--path: '/a b' is no path (write it like /health, without blanks)"),
+    ],
+)
+def test_a_drill_that_makes_no_sense_is_refused(corral: Run, flags: list[str], said: str) -> None:
+    assert corral("drill", "web", *flags)[0::2] == (2, f"error[INVALID_FIELD]: {said}\n")
+
+
+def test_a_drill_says_what_it_kills(corral: Run) -> None:
+    code, _, err = corral("drill", "web")
+    assert (code, err.split(" (")[0]) == (2, "error[USAGE]: missing option '--kill'")

@@ -70,6 +70,7 @@ from corral.model.errors.pool import (
 )
 from corral.model.errors.serving import (
     CertificateInvalid,
+    FaultElsewhere,
     ProxyFault,
     ProxyRefused,
 )
@@ -96,6 +97,7 @@ __all__ = [
     "DeviceProbeFailed",
     "DuplicateName",
     "EngineFault",
+    "FaultElsewhere",
     "FilesDamaged",
     "FilesMissing",
     "FilesNeeded",

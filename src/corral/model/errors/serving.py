@@ -23,3 +23,9 @@ class ProxyFault(CorralError):
 
     code = "PROXY_FAULT"
     retryable = True
+
+
+class FaultElsewhere(Conflict):
+    """What a drill would break does not run on this machine; run it where it does."""
+
+    code = "FAULT_ELSEWHERE"
