@@ -10,7 +10,9 @@ from corral.policy.config import SchedulingConfig
 class ControlConfig(msgspec.Struct, frozen=True):
     """Constants of control. They come from the pool's settings, never from the environment of this room.
 
-    Without ``fill`` only the awards of global rounds start gangs.
+    Ports are given out from ``port_start`` on (``None``: from the first): one that begins somewhere else in each term
+    gives no port to a task that somebody may still think to be another's. Without ``fill`` only the awards of global
+    rounds start gangs.
     """
 
     scheduling: SchedulingConfig = SchedulingConfig()
@@ -19,6 +21,7 @@ class ControlConfig(msgspec.Struct, frozen=True):
     master_silent_s: float = 2.0
     port_first: int = 20_000
     port_last: int = 29_999
+    port_start: int | None = None
     grace_default_s: float = 10.0
     jobs_max: int = 100_000
     leases: bool = False

@@ -42,7 +42,8 @@ class Cycle:
 
     def __init__(self, book: Book, proposals: Proposals) -> None:
         self._book = book
-        self._next_port = book.config.port_first
+        config = book.config
+        self._next_port = config.port_first if config.port_start is None else config.port_start
         self._memory = Memory()
         self.reservations: tuple[Reservation, ...] = ()
         self.awards = Awards()

@@ -51,6 +51,10 @@ from corral.policy.serving.scaling import Scaler
 REPLICAS_MAX = 1_000
 """Replicas of one service: each is a job in the controller."""
 
+LISTEN_MIN = 1_024
+OWN_PORTS = range(7_400, 7_500)
+"""The API, Ray and front ends are there, where nothing else was asked for."""
+
 LOOK_S = 0.5
 """How often every service is looked at; those of which something was told are looked at at once."""
 
@@ -124,6 +128,9 @@ class Services:
         if spec.port is not None and config.port_first <= spec.port <= config.port_last:
             words = f"the pool gives ports {config.port_first} to {config.port_last} out itself"
             return refuse(InvalidField, words, field="port", hint="leave port out and take the one in PORT")
+        refusal = _listen_refusal(spec.traffic.listen, config.port_first, config.port_last)
+        if refusal is not None:
+            return refusal
         if service is not None and (service.current.traffic.guard is Guard.MTLS) != (spec.traffic.guard is Guard.MTLS):
             words = "a service cannot change to or from mtls while it serves"
             return refuse(Conflict, words, field="guard", hint="give it another name, or stop it first")
@@ -367,3 +374,11 @@ def _scale_refusal(spec: ServiceSpec, replicas: int) -> Refusal | None:
         return None
     words = f"{replicas} replicas are not between {low} and {high}"
     return refuse(InvalidField, words, field="replicas", hint="change the limits: bring out another revision")
+
+
+def _listen_refusal(listen: int | None, first: int, last: int) -> Refusal | None:
+    """Say why a service cannot have a port of its own on front ends: a head is one, and listens itself."""
+    if listen is None or (listen >= LISTEN_MIN and listen not in OWN_PORTS and not first <= listen <= last):
+        return None
+    words = f"{listen} is a port of the system, of corral, or one that the pool gives out itself"
+    return refuse(InvalidField, words, field="listen", hint=f"take another one from {LISTEN_MIN} on")

@@ -41,4 +41,7 @@ class Proxy(Protocol):
         """Return what is wrong, for people; empty when all is well."""
 
     async def close(self) -> None:
-        """End it and let go of everything."""
+        """End it: what is under way is cut."""
+
+    async def leave(self) -> None:
+        """Let go of it: it goes on, and the next front end on this machine takes it over."""

@@ -51,6 +51,20 @@ class Identity(msgspec.Struct, frozen=True):
     version: str = ""
 
 
+class Around(msgspec.Struct, frozen=True):
+    """What is around a front end.
+
+    ``holds`` tells which virtual addresses the machine has now, ``latencies`` the median and 99th percentile that
+    callers of a service have seen. ``on_well`` is told ten times a second whether the proxy answers. At the end the
+    proxies end as well if ``ends`` says so, else they go on for the next front end.
+    """
+
+    holds: Callable[[], tuple[str, ...]] = tuple
+    on_well: Callable[[bool], None] = lambda _: None
+    latencies: Callable[[ServiceName], tuple[float | None, float | None]] = lambda _: (None, None)
+    ends: Callable[[], bool] = lambda: True
+
+
 class Watcher(Protocol):
     """Something beside the proxies that is told routes and loads."""
 
@@ -62,10 +76,7 @@ class Watcher(Protocol):
 
 
 class FrontEnd:
-    """Runs until cancelled. ``holds`` tells which virtual addresses it has now.
-
-    ``on_well`` is told ten times a second whether all proxies answer.
-    """
+    """Runs until cancelled. The last of the proxies takes callers in, the others help it."""
 
     def __init__(
         self,
@@ -75,19 +86,17 @@ class FrontEnd:
         kept: Path,
         *,
         watchers: Sequence[Watcher] = (),
-        holds: Callable[[], tuple[str, ...]] = tuple,
-        on_well: Callable[[bool], None] = lambda _: None,
-        latencies: Callable[[ServiceName], tuple[float | None, float | None]] = lambda _: (None, None),
+        around: Around | None = None,
     ) -> None:
         self.table = RoutingTable(0, "")
         self._identity = identity
         self._source = source
         self._proxies = proxies
         self._kept = kept
-        self._holds = holds
         self._watchers = watchers
-        self._on_well = on_well
-        self._latencies = latencies
+        self._around = around if around is not None else Around()
+        self._problems: dict[int, str] = {}
+        self._refused = ""
         self._watched: dict[ServiceName, Watched] = {}
         self._loads: tuple[RouteLoad, ...] = ()
         self._wake = asyncio.Event()
@@ -98,14 +107,22 @@ class FrontEnd:
         for watcher in self._watchers:
             watcher.apply(self.table)
         for proxy in self._proxies:
-            await proxy.apply(self.table)
-            await proxy.start()
+            if self.table.digest:
+                # Without a kept table a proxy that goes on serves by what it has.
+                await proxy.apply(self.table)
+            try:
+                await proxy.start()
+            except CorralError as error:
+                if proxy is self._proxies[-1]:
+                    raise
+                log.warning("%s", error)
         try:
             await _all(self._follow(), self._watch(), self._tell())
         finally:
+            ends = self._around.ends()
             for proxy in reversed(self._proxies):
                 with contextlib.suppress(CorralError, OSError):
-                    await proxy.close()
+                    await (proxy.close() if ends else proxy.leave())
 
     # ---- routes ----------------------------------------------------------------------------------------------------
 
@@ -121,14 +138,15 @@ class FrontEnd:
                 continue
             pause_s = AGAIN_FIRST_S
             if table.epoch < self.table.epoch:
-                log.warning("refused the routes of epoch %s: %s leads", table.epoch, self.table.epoch)
+                self._refused = f"routes of epoch {table.epoch} are refused: those of {self.table.epoch} are known"
+                log.warning("%s", self._refused)
                 await asyncio.sleep(AGAIN_MAX_S)
             elif table.digest != self.table.digest or table.epoch != self.table.epoch:
                 await self._take(table)
 
     async def _take(self, table: RoutingTable) -> None:
         changed = table.digest != self.table.digest
-        self.table = table
+        self.table, self._refused = table, ""
         try:
             save_table(self._kept, table)
         except OSError as error:
@@ -145,19 +163,24 @@ class FrontEnd:
     async def _watch(self) -> None:
         while True:
             began = time.monotonic()
+            await self.look(began)
             try:
-                await self.look(began)
-                self._on_well(True)
-            except (CorralError, OSError) as error:
-                log.info("the proxies cannot be looked at: %s", error)
-                self._on_well(False)
+                self._around.on_well(not self._problems.get(len(self._proxies) - 1))
+            except OSError as error:
+                log.warning("nobody can be told whether this front end is well: %s", error)
             await asyncio.sleep(max(0.0, WATCH_S - (time.monotonic() - began)))
 
     async def look(self, now: float) -> None:
-        """Look at all proxies once, eject and bring back, stop and allow retries."""
+        """Look at all proxies once, eject and bring back, stop and allow retries. One's trouble is not the others'."""
         seen: list[RouteLoad] = []
-        for proxy in self._proxies:
-            seen += [await self._look_at(now, proxy, load) for load in await proxy.loads()]
+        for number, proxy in enumerate(self._proxies):
+            try:
+                seen += [await self._look_at(now, proxy, load) for load in await proxy.loads()]
+                self._problems[number] = ""
+            except (CorralError, OSError) as error:
+                if self._problems.get(number) != str(error):
+                    log.warning("a proxy cannot be looked at: %s", error)
+                self._problems[number] = str(error)
         waited = sum(load.waiting for load in self._loads)
         self._loads = merged(seen)
         for load in self._loads:
@@ -197,21 +220,22 @@ class FrontEnd:
 
     def report(self) -> FrontEndReport:
         """Return what is seen now."""
-        problems = [proxy.problem for proxy in self._proxies if proxy.problem]
+        told = [proxy.problem or self._problems.get(number, "") for number, proxy in enumerate(self._proxies)]
+        problems = [problem for problem in (*told, self._refused) if problem]
         return FrontEndReport(
             self._identity.name,
             self._identity.address,
             self.table.epoch,
             self.table.digest,
             tuple(self._timed(load) for load in self._loads),
-            self._holds(),
+            self._around.holds(),
             "; ".join(problems),
             self._identity.version,
         )
 
     def _timed(self, load: RouteLoad) -> RouteLoad:
         """Return a load with the times that callers have seen: to them all of it counts, the proxy's part included."""
-        median_s, high_s = self._latencies(load.service)
+        median_s, high_s = self._around.latencies(load.service)
         return load if median_s is None else replace(load, latency_p50_s=median_s, latency_p99_s=high_s)
 
     async def _tell(self) -> None:

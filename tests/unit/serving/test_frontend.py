@@ -9,7 +9,7 @@ from corral.model.errors import Unavailable
 from corral.model.ids import JobId, ServiceName, TenantId
 from corral.model.routes import Backend, BackendLoad, FrontEndReport, Route, RoutingTable
 from corral.model.service import Balance, Guard, Retry, Scaling, Secrets, Traffic
-from corral.serving.frontend import FrontEnd, Identity, load_table, save_table
+from corral.serving.frontend import Around, FrontEnd, Identity, load_table, save_table
 from corral.serving.haproxy.config import ProxyConfig
 from corral.serving.haproxy.driver import Driver
 from corral.serving.relay.handle import RelayProcess
@@ -75,7 +75,9 @@ def test_a_front_end_follows_watches_and_goes_on_alone(tmp_path: Path) -> None:
         proxy = Driver(ProxyConfig(folder=tmp_path / "proxy", port=port, relay=relay.socket, threads=1))
         well: list[bool] = []
         kept = tmp_path / "routes.json"
-        front = FrontEnd(Identity("f1", "http://f1"), controller, (relay, proxy), kept, on_well=well.append)
+        front = FrontEnd(
+            Identity("f1", "http://f1"), controller, (relay, proxy), kept, around=Around(on_well=well.append)
+        )
         running = asyncio.create_task(front.run())
         try:
             both = (route(SHOP, good, bad), route(CHAT, good, bad, stream=True, retry=Retry.BEFORE_FIRST_TOKEN))

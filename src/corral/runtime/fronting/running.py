@@ -19,7 +19,7 @@ from corral.runtime.fronting.source import PoolSource
 from corral.runtime.paths import StatePaths
 from corral.serving.access.reader import AccessLog
 from corral.serving.affinity.router import AffinityRouter, write_hook
-from corral.serving.frontend import FrontEnd, Identity
+from corral.serving.frontend import Around, FrontEnd, Identity
 from corral.serving.haproxy.config import ProxyConfig, Tls
 from corral.serving.haproxy.driver import Driver
 from corral.serving.relay.handle import RelayProcess
@@ -53,7 +53,23 @@ def metrics_served(front: FrontFile, access: AccessLog) -> Iterator[None]:
         server.server_close()
 
 
-async def serve(paths: StatePaths, front: FrontFile, source: RouteSource) -> None:
+class Ending:
+    """Whether the proxies end with this process: when its supervisor stops it, and in no other case."""
+
+    def __init__(self) -> None:
+        self._parent = os.getppid()
+        self._told = False
+
+    def tell(self) -> None:
+        """Take note of SIGTERM. It also comes when the supervisor dies: then the proxies go on."""
+        self._told = os.getppid() == self._parent
+
+    def __call__(self) -> bool:
+        """Return whether they end."""
+        return self._told
+
+
+async def serve(paths: StatePaths, front: FrontFile, source: RouteSource, ending: Ending) -> None:
     """Serve until cancelled. Raises what a proxy cannot start for."""
     folder = paths.front_folder
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -89,9 +105,7 @@ async def serve(paths: StatePaths, front: FrontFile, source: RouteSource) -> Non
         (relay, proxy),
         paths.front_folder / "routes.json",
         watchers=(affinity, access),
-        holds=keeper.holds if keeper is not None else tuple,
-        on_well=well,
-        latencies=access.latencies,
+        around=Around(keeper.holds if keeper is not None else tuple, well, access.latencies, ending),
     )
     try:
         with metrics_served(front, access):
@@ -105,10 +119,20 @@ async def serve(paths: StatePaths, front: FrontFile, source: RouteSource) -> Non
 
 
 async def until_told(paths: StatePaths, front: FrontFile) -> None:
-    """Serve until SIGTERM or SIGINT. Raises what a proxy cannot start for, and ``OSError``."""
-    source = source_of(paths, front)
-    task = asyncio.ensure_future(serve(paths, front, source))
+    """Serve until SIGTERM or SIGINT; on SIGHUP the proxies go on, for the next front end.
+
+    Raises what a proxy cannot start for, and ``OSError``.
+    """
+    ending = Ending()
+    task = asyncio.ensure_future(serve(paths, front, source_of(paths, front), ending))
+
+    def end() -> None:
+        ending.tell()
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        loop.add_signal_handler(number, end)
+    loop.add_signal_handler(signal.SIGHUP, task.cancel)
     with contextlib.suppress(asyncio.CancelledError):
         await task

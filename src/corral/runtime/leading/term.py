@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from corral.appmaster.core import AppMasterCore
 from corral.control.access import digest_of
 from corral.control.core import ControlCore
@@ -67,7 +69,8 @@ class Term:
         self._settings = settings
         recovered = store.recover()
         blobs = make_blobs(asked, paths, store)
-        config = control_config(settings, leases=asked.engine != "local")
+        ports = range(settings.port_first, settings.port_last + 1)
+        config = replace(control_config(settings, leases=asked.engine != "local"), port_start=secrets.choice(ports))
         core = ControlCore(recovered, config, AppMasterCore, epoch)
         self.shell = ControlShell(
             core,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import time
@@ -108,7 +109,7 @@ def start_front_end(options: FrontOptions) -> FrontInfo:
         if before is not None:
             # The supervisor starts it again at once, with the new file; the proxy goes on meanwhile.
             with contextlib.suppress(ProcessLookupError):
-                os.kill(before, signal.SIGTERM)
+                os.kill(before, signal.SIGHUP)
         process = spawn_supervisor(paths) if running_supervisor(paths) is None else None
         try:
             pid = _wait_serving(paths, front, before, process)
@@ -141,6 +142,8 @@ def stop_front_end(state_dir: Path) -> None:
         if time.monotonic() > deadline:
             raise DaemonStartFailed(f"the front end (pid {pid}) does not end", hint=f"see {paths.logs / 'front.log'}")
         time.sleep(POLL_S)
+    # Routes, keys and certificates of services are secrets of the pool.
+    shutil.rmtree(paths.front_folder, ignore_errors=True)
 
 
 def front_command(state_dir: Path) -> str:
@@ -195,6 +198,8 @@ def _introduced(paths: StatePaths, options: FrontOptions) -> str:
     heads = _heads(options.heads, token)
     place = paths.root / "front-token"
     with usable(paths):
+        # What another pool said does not count.
+        (paths.front_folder / "routes.json").unlink(missing_ok=True)
         write_whole(place, f"{token.secret}\n".encode(), mode=0o600)
         if role is None or role == "front":
             known_heads = [

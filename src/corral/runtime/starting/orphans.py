@@ -24,6 +24,8 @@ OF_DIRECTORY = (
     b"corral.runtime.ray.node",
     b"corral.runtime.fronting.process",
 )
+RELAY = b"corral.serving.relay.main"
+PROXIES = (b"haproxy", b"keepalived")
 AGENT = b"corral.runtime.agent"
 FORK_SERVER = b"corral.agent.forkserver"
 END_S = 5.0
@@ -38,8 +40,10 @@ class _Marks:
         self._root = os.fsencode(paths.root)
         self._nodes = os.fsencode(paths.nodes) + b"/"
         self._fork_socket = os.fsencode(paths.fork_socket)
+        self._run = os.fsencode(paths.run) + b"/"
+        self._front = os.fsencode(paths.front_folder) + b"/"
         self._ray = tuple(os.fsencode(folder) for folder in (paths.ray_temp, paths.gcs_temp))
-        self._any = (self._root, *self._ray)
+        self._any = (self._root, self._run, *self._ray)
 
     def listener(self) -> int | None:
         """Return the process that listens as the fork server, ``None`` when nobody does (unix(7), SO_PEERCRED)."""
@@ -65,6 +69,10 @@ class _Marks:
             return self._root in words
         if AGENT in words:
             return any(word.startswith(self._nodes) for word in words)
+        if RELAY in words:
+            return any(word.startswith(self._run) for word in words)
+        if words[0].rpartition(b"/")[2] in PROXIES:
+            return any(self._front in word for word in words)
         if FORK_SERVER in words:
             return self._fork_socket in words and pid == self.listener()
         return any(self._of_ray(word) for word in words)

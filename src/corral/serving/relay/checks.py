@@ -57,10 +57,11 @@ class Checks:
         pool = self._pool_of(place, live)
         with contextlib.suppress(OSError):
             async with asyncio.timeout(route.health_timeout_s):
-                connection = await pool.get(route.health_timeout_s)
                 if route.health_path is None:
-                    pool.put(connection)
+                    # A connection of its own: one that is kept says nothing about a machine that is gone.
+                    (await pool.tunnel(asyncio.Protocol(), route.health_timeout_s)).abort()
                     return True
+                connection = await pool.get(route.health_timeout_s)
                 answer = Answer(head_only=False)
                 host = f"{live.backend.address}:{live.backend.port}".encode()
                 request = Request(b"GET", route.health_path.encode(), [(b"host", host)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -33,6 +34,7 @@ MODELS_PATH = b"/v1/models"
 MODEL_BODY_MAX = 1024 * 1024
 BODY_MAX = 64 * 1024 * 1024
 EVENTS = b"text/event-stream"
+log = logging.getLogger(__name__)
 
 
 class Counters(msgspec.Struct):
@@ -68,6 +70,7 @@ class Caller(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._out: Out | None = None
         self._tunnel: Tunnel | None = None
+        self._full = False
 
     # ---- asyncio.Protocol ------------------------------------------------------------------------------------------
 
@@ -91,11 +94,13 @@ class Caller(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The caller reads slower than the replica writes."""
+        self._full = True
         if self._out is not None:
             self._out.hold(on=True)
 
     def resume_writing(self) -> None:
         """The caller has caught up."""
+        self._full = False
         if self._out is not None:
             self._out.hold(on=False)
 
@@ -172,6 +177,12 @@ class Caller(asyncio.Protocol):
             await self._dispatch(request)
         except Refused as refused:
             self._write(refused.problem.answer(openai=openai, head_only=request.method == b"HEAD"))
+        except Exception:
+            log.exception("a request could not be passed on")
+            if self._out is None:
+                problem = Problem(500, "RELAY_FAULT", "the relay could not pass this on", 1)
+                self._write(problem.answer(openai=openai, head_only=request.method == b"HEAD"))
+            self._close()
         if self._too_large or request.last:
             self._close()
 
@@ -215,6 +226,9 @@ class Caller(asyncio.Protocol):
             attempt = await exchange.answered()
             assert self._transport is not None, "it is connected"
             self._out = Out(self._transport, attempt, self._shared.counters, place.route.traffic.idle_s)
+            if self._full:
+                # Its first pieces were more than the caller takes at once.
+                self._out.hold(on=True)
             await self._out.done()
             exchange.over(attempt)
         finally:

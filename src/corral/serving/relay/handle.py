@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ import msgspec
 import corral
 from corral.model.errors import ProxyFault
 from corral.model.ids import ServiceName
-from corral.model.routes import Route, RouteLoad, RoutingTable
+from corral.model.routes import RouteLoad, RoutingTable
 from corral.serving.relay.control import LINE_MAX, Apply, Eject, Look, Question, Retries, Seen, seen_decoder
 
 START_S = 10.0
@@ -25,11 +26,6 @@ ANSWER_S = 5.0
 AGAIN_S = 0.05
 STOP_S = 5.0
 log = logging.getLogger(__name__)
-
-
-def passes_relay(route: Route) -> bool:
-    """Return whether a service's requests pass the relay; all others bypass it."""
-    return route.relayed
 
 
 class RelayProcess:
@@ -63,7 +59,7 @@ class RelayProcess:
     async def apply(self, table: RoutingTable) -> None:
         """Serve by a table from now on."""
         self._table = table
-        self._carried = tuple(route.service for route in table.routes if passes_relay(route))
+        self._carried = tuple(route.service for route in table.routes if route.relayed)
         self._said = [said for said in self._said if said.service in self._carried]
         if not self._carried and self._streams is None:
             return
@@ -87,6 +83,14 @@ class RelayProcess:
     async def set_retries(self, service: ServiceName, *, on: bool) -> None:
         """Send nothing a second time, or do again. Raises ``ProxyFault``."""
         await self._remembered(Retries(service, on))
+
+    async def leave(self) -> None:
+        """Let go of the relay: the next front end takes it over."""
+        self._let_go()
+        with warnings.catch_warnings():
+            # It goes on without this process: that is what it was started for.
+            warnings.simplefilter("ignore", ResourceWarning)
+            self._process = None
 
     async def close(self) -> None:
         """End the relay."""

@@ -12,7 +12,7 @@ from corral.model.errors import ProxyFault
 from corral.model.ids import JobId, TenantId
 from corral.model.routes import Backend, Route, RoutingTable
 from corral.model.service import Guard, Retry, Scaling, Secrets, Traffic
-from corral.serving.relay.handle import RelayProcess, passes_relay
+from corral.serving.relay.handle import RelayProcess
 from tests.unit.serving.relay.world import CHAT, Replica, Reply, answers, read_reply
 
 ROUTE = Route(CHAT, TenantId("t"), Traffic(guard=Guard.NONE, stream=True), Scaling(), Secrets("s"))
@@ -45,7 +45,7 @@ async def call(path: Path) -> Reply:
     ],
 )
 def test_only_services_that_need_it_pass_the_relay(route: Route, passes: bool) -> None:
-    assert passes_relay(route) is passes
+    assert route.relayed is passes
 
 
 def test_a_relay_lives_as_long_as_somebody_needs_it_and_knows_what_was_said(tmp_path: Path) -> None:
@@ -71,14 +71,15 @@ def test_a_relay_lives_as_long_as_somebody_needs_it_and_knows_what_was_said(tmp_
         (load,) = await first.loads()
         assert {backend.name: backend.ejected for backend in load.backends} == {"a": True, "b": False}
         assert (await call(first.socket)).body == b"b"
-        # The next front end takes over the one that is there.
+        # The next front end takes over the one that is there, which served meanwhile.
+        await first.leave()
+        assert (await call(first.socket)).body == b"b"
         other = RelayProcess(tmp_path, tmp_path / "log")
         await other.apply(table(one))
         assert (await call(other.socket)).body == b"a"
         (load,) = await other.loads()
         assert other.seen.pid == first.seen.pid
         await other.close()
-        await first.close()
         await one.end()
         await two.end()
 
