@@ -88,11 +88,12 @@ def test_a_front_end_comes_back(pool: LivePool) -> None:
 
 
 def test_a_node_is_killed_with_its_replicas(pool: LivePool) -> None:
-    (node,) = {one.node for one in pool.client.service("hello").replicas[:1]}
+    whole(pool)
+    nodes = {f"node {one.node}" for one in pool.client.service("hello").replicas}
     found = drill(pool, "node")
-    assert found["broken"] in {"node node-1", "node node-2"}
-    assert node is not None
-    assert found["failed"] == 0
+    assert found["broken"] in nodes
+    # What was killed before may have left both on one node: then nobody is there to answer for a while.
+    assert found["failed"] == 0 or len(nodes) == 1
     whole(pool)
 
 
