@@ -13,9 +13,10 @@ class CertificateInvalid(UsageError):
 
 
 class ProxyRefused(Conflict):
-    """The proxy does not take this configuration; it goes on with the one that it has."""
+    """The proxy does not take this configuration, of which it named ``lines``; it goes on with the one that it has."""
 
     code = "PROXY_REFUSED"
+    lines: tuple[int, ...] = ()
 
 
 class ProxyFault(CorralError):

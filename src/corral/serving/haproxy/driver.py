@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 
-from corral.model.errors import CorralError, PortTaken, ProxyFault
+from corral.model.errors import CorralError, PortTaken, ProxyFault, ProxyRefused
 from corral.model.ids import ServiceName
 from corral.model.routes import RouteLoad, RoutingTable
 from corral.serving.haproxy import certificates, listening
 from corral.serving.haproxy.config import ProxyConfig
 from corral.serving.haproxy.holding import Holding
 from corral.serving.haproxy.ledger import Ledger
-from corral.serving.haproxy.process import Refused, bound_log, connections_that_fit
+from corral.serving.haproxy.process import bound_log, connections_that_fit
 from corral.serving.haproxy.render import Desired, Rendered, check_words, render
 from corral.serving.haproxy.running import Running
 from corral.serving.haproxy.servers import is_address
@@ -160,7 +160,7 @@ class Driver:
                     await self._count()
             try:
                 complaints = await self._running.bring_to(rendered)
-            except Refused as refused:
+            except ProxyRefused as refused:
                 self._leave_out(rendered, refused)
             else:
                 self._problems["commands"] = "; ".join(complaints)
@@ -177,7 +177,7 @@ class Driver:
             self._certificate,
         )
 
-    def _leave_out(self, rendered: Rendered, refused: Refused) -> None:
+    def _leave_out(self, rendered: Rendered, refused: ProxyRefused) -> None:
         """Take out the services whose lines were refused; raise where it was a line that all share."""
         named = {ServiceName(rendered.lines[line - 1]) for line in refused.lines if line <= len(rendered.lines)}
         if not named or "" in named:
@@ -241,7 +241,7 @@ class Driver:
     async def _start_again(self) -> None:
         try:
             await self._serve()
-        except Refused:
+        except ProxyRefused:
             # What is desired now was never taken: what served last goes on.
             if self._running.good is None:
                 raise

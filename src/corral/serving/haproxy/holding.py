@@ -6,7 +6,7 @@ import asyncio
 import logging
 from pathlib import Path
 
-from corral.model.errors import ProxyFault
+from corral.model.errors import ProxyFault, ProxyRefused
 from corral.serving.haproxy import process
 from corral.serving.haproxy.admin import Admin
 from corral.serving.haproxy.config import ProxyConfig
@@ -61,7 +61,7 @@ class Holding:
             try:
                 await self.start()
                 pause_s = AGAIN_FIRST_S
-            except (ProxyFault, process.Refused, OSError) as error:
+            except (ProxyFault, ProxyRefused, OSError) as error:
                 log.warning("%s", error)
                 pause_s = min(AGAIN_MAX_S, pause_s * 2)
             await asyncio.sleep(pause_s)

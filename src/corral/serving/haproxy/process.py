@@ -54,16 +54,8 @@ def connections_that_fit(wanted: int) -> int:
     return max(1, min(wanted, (hard - min(2000, hard // 5)) // 2))
 
 
-class Refused(ProxyRefused):
-    """HAProxy does not take a configuration; ``lines`` are those that it named."""
-
-    def __init__(self, message: str, lines: tuple[int, ...]) -> None:
-        super().__init__(message)
-        self.lines = lines
-
-
 async def check(binary: Path, configuration: Path) -> None:
-    """Let HAProxy read a configuration, and use nothing of it. Raises ``Refused`` and ``ProxyFault``."""
+    """Let HAProxy read a configuration, and use nothing of it. Raises ``ProxyRefused`` and ``ProxyFault``."""
     try:
         process = await asyncio.create_subprocess_exec(
             binary,
@@ -87,7 +79,7 @@ async def check(binary: Path, configuration: Path) -> None:
         raise refusal(output.decode(errors="replace"))
 
 
-def refusal(output: str) -> Refused:
+def refusal(output: str) -> ProxyRefused:
     """Read what HAProxy says against a configuration."""
     lines, reasons = [], []
     for alert in _ALERT.findall(output):
@@ -96,7 +88,9 @@ def refusal(output: str) -> Refused:
             lines.append(int(place[1]))
             reasons.append(place[2])
     said = "; ".join(dict.fromkeys(reasons)) or output.strip().splitlines()[-1:] or "no reason given"
-    return Refused(f"the proxy refuses the configuration: {said}", tuple(lines))
+    refused = ProxyRefused(f"the proxy refuses the configuration: {said}")
+    refused.lines = tuple(lines)
+    return refused
 
 
 class Master:

@@ -64,7 +64,7 @@ class Running:
     async def bring_to(self, rendered: Rendered) -> list[str]:
         """Let the proxy do what was rendered; return what it said against single commands.
 
-        Raises ``Refused`` when it does not take it: what ran goes on. Else ``ProxyFault`` and ``PortTaken``.
+        Raises ``ProxyRefused`` when it does not take it: what ran goes on. Else ``ProxyFault`` and ``PortTaken``.
         """
         if not self.does(rendered):
             await self._check(rendered)
