@@ -48,7 +48,7 @@ def test_down_with_running_jobs_needs_a_word_about_them(own: Corral) -> None:
         assert terminal.wait() == 6
     left = own("down", "--leave-tasks")
     assert left.code == 0, left.err
-    assert "go on" in left.err
+    assert "1 task left running" in left.err
     assert own(*UP).code == 0
     own.wait_state(job, "running")
     assert own.json("receipt", job)["restarts"] == 0

@@ -42,7 +42,7 @@ server.serve_forever()
 
 
 @contextlib.asynccontextmanager
-async def program(name: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, Backend]]:
+async def started(name: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, Backend]]:
     """Run a replica as a process of its own."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PROGRAM, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
@@ -127,7 +127,7 @@ async def test_a_connection_that_fails_is_tried_elsewhere_by_every_request(world
 
 @in_world()
 async def test_a_killed_replica_fails_nothing_and_is_taken_out(world: World) -> None:
-    async with program("r1") as (first, one), program("r2") as (_, two), program("r3") as (_, three):
+    async with started("r1") as (first, one), started("r2") as (_, two), started("r3") as (_, three):
         await world.tell(route(traffic=ROUND, backends=(one, two, three), health_path="/"))
         for _ in range(6):
             assert (await world.call()).status == 200
@@ -141,7 +141,7 @@ async def test_a_killed_replica_fails_nothing_and_is_taken_out(world: World) -> 
 
 @in_world()
 async def test_a_replica_that_stands_still_is_taken_out_and_comes_back(world: World) -> None:
-    async with program("r1") as (first, one), program("r2") as (_, two):
+    async with started("r1") as (first, one), started("r2") as (_, two):
         await world.tell(route(traffic=ROUND, backends=(one, two), health_path="/"))
         await becomes(lambda: world.up("r1", "r2"), "both to be up")
         os.kill(first.pid, signal.SIGSTOP)
