@@ -278,10 +278,12 @@ def test_joining_takes_over_what_a_killed_supervisor_left_behind(machines: Machi
 
 
 def test_leaving_ends_what_a_killed_supervisor_left_behind(machines: Machines) -> None:
-    running(machines, SAVES)
+    job = running(machines, SAVES)
     stopped_agent(machines)
     left = machines.node("down", "--force")
     assert left.code == 0, left.err
     assert "this machine has left the pool; killed 1 task\n" in left.err
     wait_until(lambda: carriers(machines.state(machines.node)) == [], 20.0, what="everything to end")
     assert "error[DAEMON_NOT_RUNNING]: no node runs" in machines.node("leave").err
+    job.cancel()
+    join_again(machines)
