@@ -106,3 +106,9 @@ def test_no_two_services_are_called_by_the_same_name(changes: dict[str, Any], fi
     refusal = world.tell(Serve(fact))
     assert isinstance(refusal, Refusal)
     assert (refusal.code, refusal.field) == ("DUPLICATE_NAME", field)
+
+
+@pytest.mark.parametrize("port", [22, 443, 7420, 7480, 20_000, 29_999])
+def test_no_service_listens_where_a_head_or_the_pool_does(port: int) -> None:
+    refused = Serving(n1=4).serve(spec(traffic=Traffic(listen=port)))
+    assert (getattr(refused, "code", None), getattr(refused, "field", None)) == ("INVALID_FIELD", "listen")

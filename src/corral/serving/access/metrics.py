@@ -11,7 +11,7 @@ BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 
 
 class Metrics:
-    """Of one front end. Series of replicas that are gone are dropped."""
+    """Of one front end. Gauges of replicas that are gone are dropped; what was counted of them stays."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
