@@ -53,7 +53,7 @@ def service_name(reader: FieldReader, node: Node, path: str) -> str | None:
     if text in RESERVED_NAMES:
         reader.wrong(node, path, f"{shown(text)} is the beginning of front ends' own paths", "choose another name")
         return None
-    if text.isdecimal() or text == "localhost":
+    if text == "localhost":
         reader.wrong(node, path, f"{shown(text)} is how machines are called", "choose another name")
         return None
     if not _LABEL.fullmatch(text):

@@ -320,3 +320,10 @@ def test_a_body_may_say_which_files_were_sent_along() -> None:
 def test_every_field_of_a_job_either_goes_with_a_service_or_is_refused_with_a_reason() -> None:
     assert {*REPLICA_FIELDS, *NOT_FOR_REPLICAS, "name", "tenant"} == set(FIELDS)
     assert not set(REPLICA_FIELDS) & set(SERVICE_FIELDS)
+
+
+@pytest.mark.parametrize("name", ["10", "2024", "localhost"])
+def test_a_service_is_not_called_as_machines_are(name: str) -> None:
+    with pytest.raises(CorralError) as caught:
+        parse_service_text(f"kind: service\nname: '{name}'\nrun: serve\n")
+    assert (caught.value.code, caught.value.refusal.field) == ("INVALID_FIELD", "name")
